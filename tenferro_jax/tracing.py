@@ -18,11 +18,11 @@ from .extension.carrier import Extension
 from .extension.execution import forward
 from .extension.routes import ANY_PLATFORM
 from .extension.runtimes import NO_RUNTIMES
-from .graph.builder import RULE_DEPTH, GraphBuilder
+from .graph.builder import RULE_DEPTH, GraphBuilder, described
 from .graph.graph import Graph, arguments
-from .graph.primitives import of_moving
+from .graph.primitives import moving, pulled, pushed
 from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn
-from .shapes import PyTree, as_operand, is_inexact, require_x64_leaves, with_zeros
+from .shapes import PyTree, as_operand, require_x64_leaves, struct, with_zeros
 
 
 def trace(
@@ -275,10 +275,8 @@ class _Writer:
 
         @call.defjvp
         def _rule(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> Any:
-            given = [tangents[i] for i in _moving(eqn.invars)]
-            outs, found = lowered(lambda primals, given: _pushed(fn, eqn, primals, given))(
-                list(primals), given
-            )
+            given = [tangents[i] for i in moving(primals)]
+            outs, found = lowered(functools.partial(pushed, fn))(list(primals), given)
             return outs, with_zeros(found, outs)
 
         return call
@@ -288,18 +286,19 @@ class _Writer:
         call = jax.custom_vjp(lambda *xs: self.run(inner, xs))
 
         def forward(*xs: jax.Array) -> Any:
-            return lowered(lambda *xs: _pulled(fn, eqn, xs))(*xs)
+            return lowered(lambda *xs: pulled(fn, xs))(*xs)
 
         def backward(
             pullback: Callable[..., Sequence[jax.Array]],
             cotangents: Sequence[jax.Array],
         ) -> tuple[Any, ...]:
-            given = [cotangents[i] for i in _moving(eqn.outvars)]
-            found = lowered(lambda pullback, given: pullback(with_zeros(given, _avals(eqn))))(
-                pullback, given
-            )
-            moving = dict(zip(_moving(eqn.invars), found, strict=True))
-            return tuple(moving.get(i) for i in range(len(eqn.invars)))
+            given = [cotangents[i] for i in moving(_avals(eqn.outvars))]
+            found = lowered(
+                lambda pullback, given: pullback(with_zeros(given, _avals(eqn.outvars)))
+            )(pullback, given)
+            places = moving(_avals(eqn.invars))
+            parts = dict(zip(places, found, strict=True))
+            return tuple(parts.get(i) for i in range(len(eqn.invars)))
 
         call.defvjp(forward, backward)
         return call
@@ -309,56 +308,22 @@ def _derivative(eqn: Eqn) -> ClosedJaxpr:
     """The jaxpr of an equation's custom derivative; an empty one if it cannot be traced
     separately.
     """
-    fn, specs = (
-        jax_seam.as_function(eqn),
-        [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars],
-    )
+    fn = jax_seam.as_function(eqn)
 
     def both(*xs: jax.Array) -> PyTree:
         if eqn.primitive.name == "custom_jvp_call":
-            return _pushed(fn, eqn, xs, [xs[i] for i in _moving(eqn.invars)])
-        outs, pullback = _pulled(fn, eqn, xs)
-        return pullback(with_zeros([outs[i] for i in _moving(eqn.outvars)], _avals(eqn)))
+            return pushed(fn, xs, [xs[i] for i in moving(xs)])
+        outs, pullback = pulled(fn, xs)
+        return pullback(with_zeros([outs[i] for i in moving(outs)], outs))
 
     try:
-        return jax.make_jaxpr(both)(*specs)
-    except (
-        Exception
-    ):  # of the author's code; it is raised again when the function is differentiated
+        return jax.make_jaxpr(both)(*map(struct, map(described, eqn.invars)))
+    except Exception:  # of the author's code; raised again when the function is differentiated
         return jax.make_jaxpr(tuple)(())
 
 
-def _pushed(
-    fn: Callable[..., Sequence[jax.Array]],
-    eqn: Eqn,
-    primals: Sequence[jax.Array],
-    given: Sequence[jax.Array],
-) -> tuple[list[Any], list[Any]]:
-    """(outputs, the tangents of outputs that have one), for the tangents of inputs that
-    have one.
-    """
-    moving = _moving(eqn.invars)
-    outs, found = jax.jvp(of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
-    return outs, [found[i] for i in _moving(eqn.outvars)]
-
-
-def _pulled(
-    fn: Callable[..., Sequence[jax.Array]],
-    eqn: Eqn,
-    xs: Sequence[jax.Array],
-) -> tuple[Sequence[Any], Any]:
-    """(outputs, the function of their cotangents), for the inputs that have tangents."""
-    moving = _moving(eqn.invars)
-    return jax.vjp(of_moving(fn, xs, moving), *(xs[i] for i in moving))
-
-
-def _moving(variables: Sequence[Atom]) -> list[int]:
-    """Which of the variables have tangents."""
-    return [i for i, v in enumerate(variables) if is_inexact(v.aval)]
-
-
-def _avals(eqn: Eqn) -> list[Aval]:
-    return [v.aval for v in eqn.outvars]
+def _avals(variables: Sequence[Atom]) -> list[Aval]:
+    return [v.aval for v in variables]
 
 
 @functools.lru_cache(maxsize=1024)

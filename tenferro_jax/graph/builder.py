@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
-import traceback as traceback_module
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -245,14 +245,27 @@ class GraphBuilder:
         self._assumed.extend(itertools.starmap(Guard, assumed))
         return jax.tree.unflatten(jax.tree.structure(out_shape), Reader(self).read(closed, inputs))
 
+    def splice(
+        self,
+        graph: Graph,
+        inputs: Sequence[Value],
+        change: Callable[[StdTensorOp], StdTensorOp] = lambda op: op,
+    ) -> list[Value]:
+        """Record the nodes of a graph on these inputs, with its rules and guards, each op replaced
+        through `change`; returns the values of its outputs.
+        """
+        values = list(inputs)
+        for node, outs in graph.steps():
+            metas = [graph.metas[i] for i in outs]
+            values += self.add(change(node.op), *[values[i] for i in node.inputs], metas=metas)
+        self.absorb(graph)
+        self._assumed.extend(graph.guards)
+        return [values[i] for i in graph.outputs]
+
     def absorb(self, body: Graph) -> None:
         """Add the AD rules of a body, and the names of its lost rules."""
-        self.absorb_rules(body)
-        self.lose_rules(body.lost_rules)
-
-    def absorb_rules(self, body: Graph) -> None:
-        """Add the AD rules of a body."""
         self.rules = self.rules.united(body.rules)
+        self.lose_rules(body.lost_rules)
 
     def lose_rules(self, names: Sequence[str]) -> None:
         """Note that custom derivatives of these functions were inlined."""
@@ -403,35 +416,24 @@ class Reader:
         inner = dataclasses.replace(self, builder=sub, rule_depth=self.rule_depth - 1)
         graph = sub.build(inner.read(closed, [sub.input(m) for m in metas]))
         # A rule that is lost here is refused only when this order is differentiated.
-        self.builder.absorb_rules(graph)
+        self.builder.rules = self.builder.rules.united(graph.rules)
         return graph
 
-    def recorded_line(self, *eqns: Eqn | None) -> str:
-        """The user's source line of the first equation, or of the first calling equation, that has
-        one.
+    def source(self, eqn: Eqn) -> str:
+        """The user's line that made an equation: its own, that of a caller, or the line that
+        traces, because JAX records no line for its own functions.
         """
-        for eqn in (*eqns, *reversed(self.callers)):
-            traceback = None if eqn is None else eqn.source_info.traceback
-            for frame in [] if traceback is None else traceback.frames:
-                if not frame.file_name.startswith((*_LIBRARIES, "<")):
-                    return f"{frame.file_name}:{frame.line_num}"
-        return _UNKNOWN
-
-    def source(self, *eqns: Eqn | None) -> str:
-        """The recorded source line, or else the user's line that traces, because JAX records no
-        line for its own functions.
-        """
-        line = self.recorded_line(*eqns)
-        outside = traceback_module.walk_stack(None) if line == _UNKNOWN else ()
-        found = ((frame.f_code.co_filename, number) for frame, number in outside)
-        return next(
-            (
-                f"{name}:{number}"
-                for name, number in found
-                if not name.startswith((*_LIBRARIES, "<frozen "))
-            ),
-            line,
-        )
+        tracebacks = [
+            caller.source_info.traceback
+            for caller in (eqn, *reversed(self.callers))
+            if caller is not None and caller.source_info.traceback is not None
+        ]
+        recorded = ((f.file_name, f.line_num) for each in tracebacks for f in each.frames)
+        running = ((f.f_code.co_filename, number) for f, number in traceback.walk_stack(None))
+        for name, number in itertools.chain(recorded, running):
+            if not name.startswith((*_LIBRARIES, "<frozen ")):
+                return f"{name}:{number}"
+        return "an unknown line"
 
     def _row(self, eqn: Eqn) -> Row:
         if isinstance(eqn.params.get("op"), Extension):
@@ -439,21 +441,19 @@ class Reader:
         name = eqn.primitive.name
         row = ROWS.get(name)
         if row is None:
-            raise Unsupported(
-                where=f"reading JAX primitive {name!r} into a graph",
-                given=f"{name} at {self.source(eqn)}",
-                needed="a primitive that one of the standard ops covers; docs/spec/ops.md lists "
-                "them",
-                fix="Write this part with standard ops, or keep it outside the graph.",
+            raise refuse(
+                name,
+                f"{name} at {self.source(eqn)}",
+                "a primitive that one of the standard ops covers; docs/spec/ops.md lists them",
+                "Write this part with standard ops, or keep it outside the graph.",
             )
         for param, plain in PLAIN_PARAMS.items():
             value = eqn.params.get(param, plain)
             is_plain = value == plain or (isinstance(value, jax.NamedSharding) and value.mesh.empty)
             if not is_plain and not (name == "rng_bit_generator" and param == "algorithm"):
-                given = f"{param}={eqn.params[param]} at {self.source(eqn)}"
                 raise refuse(
                     name,
-                    given,
+                    f"{param}={value} at {self.source(eqn)}",
                     f"{param}={plain}",
                     "Leave this parameter out, or keep this part outside the graph.",
                 )
@@ -475,7 +475,6 @@ def refuse(primitive: str, given: str, needed: str, fix: str) -> Unsupported:
     )
 
 
-_UNKNOWN = "an unknown line"
 _LIBRARIES = tuple(str(pathlib.Path(str(module.__file__)).parent) for module in (jax, jax_seam))
 
 

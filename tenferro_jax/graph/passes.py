@@ -34,14 +34,8 @@ def sort_dot_dimensions(graph: Graph) -> Graph:
     """
     require_graph(graph, "sort_dot_dimensions")
     builder = GraphBuilder()  # not map_ops: two nodes that become equal are one
-    builder.absorb(graph)
-    values = [builder.input(meta) for meta in graph.input_metas]
-    for node, outs in graph.steps():
-        metas = [graph.metas[i] for i in outs]
-        values.extend(builder.add(_sorted(node.op), *(values[i] for i in node.inputs), metas=metas))
-    return builder.build(
-        [values[i] for i in graph.outputs], graph.in_tree, graph.out_tree
-    ).with_guards(graph.guards)
+    outputs = builder.splice(graph, list(map(builder.input, graph.input_metas)), _sorted)
+    return builder.build(outputs, graph.in_tree, graph.out_tree)
 
 
 def _sorted(op: StdTensorOp) -> StdTensorOp:

@@ -33,7 +33,7 @@ from ..ops import (
     window,
 )
 from ..ops.op import StdTensorOp
-from ..shapes import PyTree, TensorMeta, is_inexact, with_zeros
+from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, with_zeros
 from .builder import ROWS, GraphBuilder, Reader, Row, Value, described, refuse
 from .graph import Graph, bodies
 
@@ -176,10 +176,10 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
         if op is None:
             op = reader.once((inner, metas), lambda: make(reader, eqn, inner, name, inputs))
         if isinstance(op, str):  # the reason why the rule is lost
-            reader.builder.lose_rules([f"{name} at {reader.recorded_line(eqn)} ({op})"])
+            reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({op})"])
             return reader.read(inner, inputs, eqn)
         for graph in bodies(op):
-            reader.builder.absorb_rules(graph)
+            reader.builder.rules = reader.builder.rules.united(graph.rules)
         return reader.builder.add(op, *inputs)
 
     return row
@@ -190,14 +190,35 @@ def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Se
     raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", "Use vjp or grad.")
 
 
-def of_moving(
-    fn: Callable[..., T],
-    xs: Sequence[jax.Array],
-    moving: Sequence[int],
+def moving(values: Sequence[Shaped]) -> list[int]:
+    """Which of the values have tangents."""
+    return [i for i, x in enumerate(values) if is_inexact(x)]
+
+
+def pushed(
+    fn: Callable[..., Sequence[jax.Array]],
+    primals: Sequence[jax.Array],
+    given: Sequence[jax.Array],
+) -> tuple[Sequence[jax.Array], list[jax.Array]]:
+    """(outputs, the tangents of those that have one) of a function, for the tangents of those of
+    its inputs that have one.
+    """
+    places = moving(primals)
+    outs, found = jax.jvp(_of_parts(fn, primals, places), [primals[i] for i in places], list(given))
+    return outs, [found[i] for i in moving(outs)]
+
+
+def pulled(fn: Callable[..., Sequence[jax.Array]], xs: Sequence[jax.Array]) -> tuple[Any, Any]:
+    """(outputs, the function of their cotangents), for the inputs that have tangents."""
+    places = moving(xs)
+    return jax.vjp(_of_parts(fn, xs, places), *(xs[i] for i in places))
+
+
+def _of_parts(
+    fn: Callable[..., T], xs: Sequence[jax.Array], places: Sequence[int]
 ) -> Callable[..., T]:
-    """The function of those of its inputs that have tangents."""
     return lambda *parts: fn(
-        *(dict(zip(moving, parts, strict=True)).get(i, x) for i, x in enumerate(xs))
+        *(dict(zip(places, parts, strict=True)).get(i, x) for i, x in enumerate(xs))
     )
 
 
@@ -210,16 +231,12 @@ def _jvp_rule(
     function.
     """
     metas = [v.meta for v in inputs]
-    moving = [i for i, m in enumerate(metas) if is_inexact(m)]
 
     def run(*both: jax.Array) -> list[jax.Array]:
-        primals, given = both[: len(metas)], both[len(metas) :]
-        outs, tangents = jax.jvp(
-            of_moving(fn, primals, moving), [primals[i] for i in moving], list(given)
-        )
-        return [*outs, *(t for out, t in zip(outs, tangents, strict=True) if is_inexact(out))]
+        outs, tangents = pushed(fn, both[: len(metas)], both[len(metas) :])
+        return [*outs, *tangents]
 
-    return (reader.rule_graph(run, [*metas, *(metas[i] for i in moving)]),)
+    return (reader.rule_graph(run, [*metas, *filter(is_inexact, metas)]),)
 
 
 def _vjp_rule(
@@ -230,25 +247,23 @@ def _vjp_rule(
     """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents ->
     cotangents).
     """
-    metas = [v.meta for v in inputs]
-    moving = [i for i, m in enumerate(metas) if is_inexact(m)]
     found: dict[str, Any] = {}
 
     def forward(*xs: jax.Array) -> list[jax.Array]:
-        outs, pullback = jax.vjp(of_moving(fn, xs, moving), *(xs[i] for i in moving))
+        outs, pullback = pulled(fn, xs)
         residuals, found["tree"] = jax.tree.flatten(pullback)
         found["outs"] = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
         return [*outs, *residuals]
 
-    forward_graph = reader.rule_graph(forward, metas)
-    outs = found["outs"]
-    residuals = forward_graph.output_metas[len(outs) :]
+    forward_graph = reader.rule_graph(forward, [v.meta for v in inputs])
+    count = len(found["outs"])
+    metas, residuals = forward_graph.output_metas[:count], forward_graph.output_metas[count:]
 
     def backward(*both: jax.Array) -> list[jax.Array]:
-        given = with_zeros(both[len(residuals) :], outs)
+        given = with_zeros(both[len(residuals) :], found["outs"])
         return list(jax.tree.unflatten(found["tree"], both[: len(residuals)])(given))
 
-    taken = [m for m in forward_graph.output_metas[: len(outs)] if is_inexact(m)]
+    taken = filter(is_inexact, metas)
     return forward_graph, reader.rule_graph(backward, [*residuals, *taken])
 
 

@@ -22,20 +22,6 @@ from .graph import Graph, bodies
 Metas = Sequence[TensorMeta]
 
 
-def control_outputs(op: StdTensorOp, inputs: Metas) -> tuple[TensorMeta, ...] | None:
-    """dtype and shape of each output of an op with bodies, after a check that the bodies fit; None
-    for other ops.
-
-    Raises:
-      InvalidConfig: an invalid payload, or a body that is not a graph; or a body has another
-        number of inputs or outputs.
-      ShapeError, DTypeError: an input or output of a body has another shape or dtype; the text
-        names it.
-    """
-    check = _SIGNATURES.get(type(op))
-    return None if check is None else check(op, inputs)
-
-
 def infer(
     op: StdTensorOp, metas: tuple[TensorMeta, ...], known: Sequence[TensorMeta] | None = None
 ) -> tuple[Sequence[TensorMeta], tuple[Guard, ...]]:
@@ -57,11 +43,9 @@ def infer(
         )
         return found, tuple(guards)
     if isinstance(op, WITH_BODIES):
-        outputs = control_outputs(op, metas)
         require_fields(op)
-        return op.infer(*metas) if outputs is None else outputs, tuple(
-            guard for body in bodies(op) for guard in body.guards
-        )
+        guards = [guard for body in bodies(op) for guard in body.guards]
+        return _SIGNATURES[type(op)](op, metas), tuple(guards)
     if known is None:
         return op.infer(*metas), ()
     require_inputs(op, metas)
@@ -69,14 +53,9 @@ def infer(
 
 
 def _scan(op: Scan, inputs: Metas) -> tuple[TensorMeta, ...]:
-    for name, least in (("length", 0), ("unroll", 1)):
-        value = getattr(op, name)
-        if not (name == "length" and is_symbolic_dim(value)) and (
-            type(value) is not int or value < least
-        ):
-            raise _payload(
-                "Scan", f"{name}={value!r}", f"an integer, {least} or more, or a symbolic length"
-            )
+    for name, value, least in (("length", op.length, 0), ("unroll", op.unroll, 1)):
+        if not is_symbolic_dim(value) and value < least:
+            raise _payload("Scan", f"{name}={value}", f"{least} or more")
     constants, carry, scanned = _split(
         "Scan", inputs, constant_count=op.constant_count, carry_count=op.carry_count
     )
@@ -113,8 +92,8 @@ def _while(op: While, inputs: Metas) -> tuple[TensorMeta, ...]:
 
 
 def _cond(op: Cond, inputs: Metas) -> tuple[TensorMeta, ...]:
-    if type(op.branches) is not tuple or not op.branches:
-        raise _payload("Cond", f"branches={op.branches!r}", "a tuple of one graph or more")
+    if not op.branches:
+        raise _payload("Cond", "branches=()", "one graph or more")
     if tuple(inputs[:1]) != (TensorMeta(np.dtype(bool), ()),) or len(op.branches) != 2:
         _agree(
             inputs[:1],
@@ -131,7 +110,7 @@ def _cond(op: Cond, inputs: Metas) -> tuple[TensorMeta, ...]:
     return outputs[0]
 
 
-def _reduce(op: Reduce | ReduceWindow, inputs: Metas) -> None:
+def _reduce(op: Reduce | ReduceWindow, inputs: Metas) -> tuple[TensorMeta, ...]:
     scalars = [TensorMeta(meta.dtype, ()) for meta in inputs[: len(inputs) // 2]]
     where = type(op).__name__
     _agree(inputs[len(scalars) :], scalars, where, "initial value", "a scalar for each input")
@@ -142,20 +121,14 @@ def _reduce(op: Reduce | ReduceWindow, inputs: Metas) -> None:
         "output",
         "as it goes in",
     )
+    return op.infer(*inputs)
 
 
 def _linear_solve(op: LinearSolve, inputs: Metas) -> tuple[TensorMeta, ...]:
     names = ("matvec", "solve", "transpose_solve")
-    if (
-        type(op.constant_counts) is not tuple
-        or len(op.constant_counts) != 3
-        or (op.transpose_solve is None and op.constant_counts[2])
-    ):
-        raise _payload(
-            "LinearSolve",
-            f"constant_counts={op.constant_counts!r}",
-            "three counts, the last 0 without transpose_solve",
-        )
+    if op.transpose_solve is None and op.constant_counts[2]:
+        counts = f"constant_counts={op.constant_counts}"
+        raise _payload("LinearSolve", counts, "0 constants of transpose_solve, which is None")
     *constants, b = _split(
         "LinearSolve", inputs, **dict(zip(names, op.constant_counts, strict=True))
     )
@@ -208,7 +181,7 @@ def _moving(metas: Metas) -> tuple[TensorMeta, ...]:
     return tuple(filter(is_inexact, metas))
 
 
-_SIGNATURES: Mapping[type[StdTensorOp], Callable[[Any, Metas], tuple[TensorMeta, ...] | None]] = {
+_SIGNATURES: Mapping[type[StdTensorOp], Callable[[Any, Metas], tuple[TensorMeta, ...]]] = {
     Scan: _scan,
     While: _while,
     Cond: _cond,
@@ -224,10 +197,10 @@ def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, 
     """The inputs in groups whose sizes the payload gives, and the rest, the carried values."""
     groups, start = [], 0
     for name, count in counts.items():
-        if type(count) is not int or not 0 <= count <= len(inputs) - start:
+        if not 0 <= count <= len(inputs) - start:
             raise _payload(
                 where,
-                f"{name}={count!r} with {counted(len(inputs), 'input')}",
+                f"{name}={count} with {counted(len(inputs), 'input')}",
                 f"a number from 0 to {len(inputs) - start}",
             )
         groups.append(tuple(inputs[start : start + count]))
@@ -237,8 +210,6 @@ def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, 
 
 def _outputs(where: str, body: Graph, inputs: Metas) -> tuple[TensorMeta, ...]:
     """The output metas of a body graph for these inputs."""
-    if not hasattr(body, "input_metas"):
-        raise _payload(where, repr(body), "a Graph")
     inputs = tuple(inputs)
     if inputs != body.input_metas and body.is_symbolic and len(inputs) == body.input_count:
         return body.bound_metas(inputs).output_metas

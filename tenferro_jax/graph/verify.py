@@ -21,7 +21,7 @@ from ..ops.vocabulary import WITH_BODIES
 from ..shapes import TensorMeta, canonical_dtype, meta_of, struct
 from .graph import Graph, Node, bodies, require_graph
 from .printing import op_text
-from .signature import control_outputs, infer
+from .signature import infer
 
 Application: TypeAlias = tuple[StdTensorOp, tuple[TensorMeta, ...]]
 Inferred: TypeAlias = tuple[Sequence[TensorMeta], tuple[Guard, ...]]
@@ -118,14 +118,6 @@ def _precede(graph: Graph) -> Iterator[str]:
                 yield f"{_name(i, node)} reads %{value}, which no earlier node gives"
 
 
-def _arity(graph: Graph) -> Iterator[str]:
-    for i, node in enumerate(graph.nodes):
-        if node.op.input_count is not None and len(node.inputs) != node.op.input_count:
-            yield (
-                f"{_name(i, node)} with {len(node.inputs)} inputs instead of {node.op.input_count}"
-            )
-
-
 def _outputs(graph: Graph) -> Iterator[str]:
     for value in graph.outputs:
         if type(value) is not int or not 0 <= value < len(graph.metas):
@@ -188,24 +180,12 @@ def depth_first(
     return order
 
 
-def _reachable(graph: Graph) -> Iterator[str]:
-    for i in sorted(set(range(len(graph.nodes))) - set(_order(graph))):
-        yield f"{_name(i, graph.nodes[i])}, which no output needs"
-
-
 def _canonical(graph: Graph) -> Iterator[str]:
-    for place, i in enumerate(_order(graph)):
-        if place != i:
-            yield f"{_name(i, graph.nodes[i])}, which belongs at place {place}"
-            return
-
-
-def _signatures(graph: Graph) -> Iterator[str]:
+    order = _order(graph)
     for i, node in enumerate(graph.nodes):
-        try:
-            control_outputs(node.op, [graph.metas[value] for value in node.inputs])
-        except TenferroError as error:
-            yield f"{_name(i, node)}: {error}"
+        if order[i : i + 1] != [i]:
+            yield f"{_name(i, node)}, which belongs elsewhere or which no output needs"
+            return
 
 
 def _inference(graph: Graph) -> Iterator[str]:
@@ -213,10 +193,8 @@ def _inference(graph: Graph) -> Iterator[str]:
     applications = [(node.op, tuple(graph.metas[i] for i in node.inputs)) for node in graph.nodes]
     known = _inferred_together(applications)
     for i, (node, outs) in enumerate(graph.steps()):
-        if isinstance(
-            node.op, MissingExtension
-        ):  # its dtypes and shapes cannot be checked, and it cannot run
-            continue
+        if isinstance(node.op, MissingExtension):
+            continue  # its dtypes and shapes cannot be checked, and it cannot run
         application = applications[i]
         try:
             if application not in known:
@@ -282,7 +260,6 @@ RULES: tuple[Rule, ...] = (
         "a node reads values that are inputs or outputs of earlier nodes",
         _precede,
     ),
-    Rule("arity", "a node has as many inputs as its op", _arity),
     Rule("outputs in range", "an output is a value of the graph", _outputs),
     Rule(
         "trees",
@@ -290,14 +267,12 @@ RULES: tuple[Rule, ...] = (
         _trees,
     ),
     Rule("interned", "no two nodes apply equal ops to equal inputs", _interned),
-    Rule("reachable", "every node is needed by an output", _reachable),
-    Rule("canonical order", "nodes are in depth-first order from the outputs", _canonical),
-    Rule("64-bit types", "64-bit values exist only while 64-bit types are on", _wide),
     Rule(
-        "signatures",
-        "the bodies of control flow have the inputs and outputs that their op needs",
-        _signatures,
+        "canonical order",
+        "nodes are those that the outputs need, in depth-first order from the outputs",
+        _canonical,
     ),
+    Rule("64-bit types", "64-bit values exist only while 64-bit types are on", _wide),
     Rule(
         "inference",
         "dtype and shape of every value agree with inference, and every assumption on symbolic "

@@ -45,8 +45,8 @@ Scalar = Annotated[Any, _is_scalar]
 Precision = Annotated[Any, _is_precision]
 """Names of lax.Precision, the name of a lax.DotAlgorithmPreset, or None."""
 Accuracy = Annotated[Any, lambda value: value is None or isinstance(value, jax.lax.AccuracyMode)]
-Body = Annotated[Any, lambda value: callable(value) and hasattr(value, "outputs")]
-"""A graph, of which this layer only knows that it can be called on arrays and has outputs."""
+Body = Annotated[Any, lambda value: hasattr(value, "output_metas")]
+"""A graph. This layer calls it on arrays, counts its outputs and reads its metas."""
 
 
 class _Kind(NamedTuple):

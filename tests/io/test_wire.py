@@ -502,7 +502,7 @@ def test_a_placeholder_keeps_all_and_does_nothing(monkeypatch):
     assert from_wire(content, skip_missing_extensions=True) == back != graph
     assert hash(back) == hash(from_wire(content, skip_missing_extensions=True))
     assert "test-package.scaled_square.v1" in str(back)
-    assert "test-package.scaled_square.v1" in back.svg()
+    assert "test-package.scaled_square.v1" in back.mermaid()
     assert back.output_metas == graph.output_metas
     missing = next(node.op for node in back.nodes if type(node.op).__name__ == "MissingExtension")
     runs = [
