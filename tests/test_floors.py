@@ -50,7 +50,6 @@ DOORS = {
     "tenferro_jax.einsum.interpreter",
     "tenferro_jax.einsum.slices",
     "tenferro_jax.einsum.spread",
-    "tenferro_jax.engine",
     "tenferro_jax.errors",
     "tenferro_jax.extension",
     "tenferro_jax.extension.family",
