@@ -74,31 +74,28 @@ class Equation:
           ShapeError: an operand's rank differs from its labels, or a label has two sizes; or a
             label has two symbolic sizes that may differ.
         """
+        where = f"{where} {shortened(self.text)!r}"
         if len(shapes) != len(self.inputs):
-            raise _other_count(f"{where} {shortened(self.text)!r}", len(shapes), len(self.inputs))
+            raise _other_count(where, len(shapes), len(self.inputs))
+        same = compare or functools.partial(require_equal, where=where)
         sizes: dict[str, Any] = {}
         for i, (labels, shape) in enumerate(zip(self.inputs, shapes, strict=True)):
             if len(labels) != len(shape):
                 raise ShapeError(
-                    where=f"{where} {shortened(self.text)!r}, operand {i}",
+                    where=f"{where}, operand {i}",
                     given=f"shape {tuple(shape)} of rank {len(shape)}",
                     needed=f"rank {len(labels)} for labels {labels!r}",
                 )
             for axis, (label, size) in enumerate(zip(labels, shape, strict=True)):
                 if label in sizes:
                     try:
-                        if compare is None:
-                            require_equal(sizes[label], size, f"{where} {shortened(self.text)!r}")
-                        else:
-                            compare(sizes[label], size)
+                        same(sizes[label], size)
                     except ShapeError:
-                        if (
-                            are_equal(sizes[label], size) is None
-                        ):  # undecided: the text has the constraint to add
-                            raise
+                        if are_equal(sizes[label], size) is None:
+                            raise  # undecided: the text has the constraint to add
                         first = next(j for j, term in enumerate(self.inputs) if label in term)
                         raise ShapeError(
-                            where=f"{where} {shortened(self.text)!r}, operand {i}, axis {axis}",
+                            where=f"{where}, operand {i}, axis {axis}",
                             given=f"label {label!r} of size {size}, and of size {sizes[label]} "
                             f"before, in operand {first}",
                             needed="one size for each label",
@@ -262,65 +259,61 @@ def _require_text(text: object) -> str:
     return text
 
 
+_MISTAKES = (
+    (r"(-)(?!>)", "'-' without '>'", "Write '->'."),
+    (r"(?<!-)(>)", "'>' without '-'", "Write '->'."),
+    (r"->.*(->)", "a second '->'", "Keep one."),
+    (r"->.*(,)", "a comma in the output", "An einsum has one output."),
+    (r"(?<!\.)(?:\.{3})*(\.{1,2})(?!\.)", "a dot that is not part of '...'", "Write three dots."),
+    (r"\.{3}[^,>]*?(\.{3})", "a second ellipsis in one term", "Keep one."),
+)
+"""(pattern, what its first group is, what to do)."""
+
+
+def _require_readable(text: str, may_have_ellipsis: bool) -> None:
+    """Refuse what no equation has, at the first such character."""
+    found = [
+        (match.start(1), problem, fix)
+        for pattern, problem, fix in _MISTAKES
+        if (match := re.search(pattern, text))
+    ]
+    found += [
+        (column, f"the character {character!r}", "Remove it.")
+        for column, character in enumerate(text)
+        if not _is_label(character) and character not in " ,->."
+    ]
+    if "." in text and not may_have_ellipsis:
+        fix = "Name the batch axes with letters; the ellipsis is not supported."
+        found.append((text.index("."), "an ellipsis", fix))
+    if found:
+        _wrong(text, *min(found))
+
+
 @functools.lru_cache(maxsize=1024)
 def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
-    dots = [m.start() for m in re.finditer(r"\.\.\.", text)]
-    for column, character in enumerate(text):
-        if character == ".":
-            if ranks is None:
-                _wrong(
-                    text,
-                    column,
-                    "an ellipsis",
-                    "Name the batch axes with letters; the ellipsis is not supported.",
-                )
-            if not any(start <= column < start + 3 for start in dots):
-                _wrong(text, column, "a dot that is not part of '...'", "Write three dots.")
-        elif not _is_label(character) and character not in " ,->":
-            _wrong(text, column, f"the character {character!r}", "Remove it.")
-        if character == "-" and text[column + 1 : column + 2] != ">":
-            _wrong(text, column, "'-' without '>'", "Write '->'.")
-        if character == ">" and text[column - 1 : column] != "-":
-            _wrong(text, column, "'>' without '-'", "Write '->'.")
-    left, arrow, right = text.partition("->")
-    start = len(left) + 2
-    if "->" in right:
-        _wrong(text, start + right.index("->"), "a second '->'", "Keep one.")
-    if "," in right:
-        _wrong(text, start + right.index(","), "a comma in the output", "An einsum has one output.")
-    terms, column = [], 0
-    for term in (*left.split(","), right):
-        if term.count("...") > 1:
-            _wrong(text, column + term.rindex("..."), "a second ellipsis in one term", "Keep one.")
-        terms.append(term.replace(" ", ""))
-        column += len(term) + 1 + (column + len(term) == len(left))
-    *terms, output = terms
-    letters = collections.Counter("".join(terms).replace(".", ""))
-    free = "".join(sorted(label for label, count in letters.items() if count == 1))
-    inputs, axes = (tuple(terms), "") if not dots else _expanded(text, terms, ranks or ())
+    _require_readable(text, ranks is not None)
+    left, arrow, output = text.replace(" ", "").partition("->")
+    terms = left.split(",")
+    letters = collections.Counter(left.replace(".", "").replace(",", ""))
+    inputs, axes = (
+        _expanded(text, terms, ranks) if ranks is not None and "." in text else (tuple(terms), "")
+    )
     if not arrow:
-        return Equation(text, inputs, axes + free)
-    for offset, label in enumerate(right):
+        free = sorted(label for label, count in letters.items() if count == 1)
+        return Equation(text, inputs, axes + "".join(free))
+    start = text.index("->") + 2
+    for column, label in enumerate(text[start:], start):
         if label in " .":
             continue
         if label not in letters:
-            _wrong(
-                text,
-                start + offset,
-                f"output label {label!r} that no operand has",
-                "Use a label of an operand.",
-            )
-        if label in right[:offset]:
-            _wrong(
-                text,
-                start + offset,
-                f"output label {label!r} twice",
-                "Name each output label once.",
-            )
-    if axes and "..." not in output:
+            problem = f"output label {label!r} that no operand has"
+            _wrong(text, column, problem, "Use a label of an operand.")
+        if label in text[start:column]:
+            _wrong(text, column, f"output label {label!r} twice", "Name each output label once.")
+    if axes and "." not in output:
         _wrong(
             text,
-            dots[0],
+            text.index("..."),
             "an ellipsis in the operands but not in the output",
             "Write '...' in the output, or name the axes to sum.",
         )

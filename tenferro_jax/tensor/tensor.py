@@ -23,17 +23,22 @@ from ..extension.runtimes import ExtensionRuntimeSet
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import PyTree, meta_of, solve_sizes
-from .evaluation import Arrays, Bindings, as_function, eval_all, require_scalar, tensors_of
 from .record import (
     NUMBERS,
     Array,
+    Arrays,
+    Bindings,
     Handle,
     Leaf,
     Record,
     Size,
+    as_function,
     concrete,
     declared,
+    eval_all,
     is_number,
+    require_scalar,
+    tensors_of,
     to_graph,
     walk,
 )
