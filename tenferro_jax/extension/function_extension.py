@@ -188,20 +188,17 @@ class FunctionExtension(ExtensionOp):
         args = self.arguments.unflatten(inputs)
         if self.stage == TANGENT:
             return self._pushed(*args)
-        if self.stage:
-            return self._with_residuals(self._reverse[0](*args))
+        if self.stage:  # the results of fwd, and those residuals that are no inputs
+            forward = forward_of(self.out_tree)
+            results, residuals = self._reverse[0](*args)
+            made = self.function.flat(forward.results, results, "fwd, which returned the results")
+            leaves = jax.tree.leaves(residuals)
+            return [*made, *(jnp.asarray(leaves[j]) for j in forward.kept)]
         results = self._body(*args)
         if results is None:
             return None
         made = self.function.flat(self.results, results, "the results")
         return [x if hasattr(x, "dtype") else jnp.asarray(x) for x in made]
-
-    def _with_residuals(self, made: PyTree) -> list[jax.Array]:
-        """The results of `fwd`, and those residuals that are no inputs."""
-        forward = forward_of(self.out_tree)
-        residuals = jax.tree.leaves(made[1])
-        results = self.function.flat(forward.results, made[0], "fwd, which returned the results")
-        return [*results, *(jnp.asarray(residuals[j]) for j in forward.kept)]
 
     def batchable(self, fn: Computes) -> Computes:
         """With the rule of `def_vmap`, if there is one."""

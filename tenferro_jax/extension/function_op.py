@@ -283,14 +283,14 @@ class FunctionOp(Authored):
         if wrong := payload.keys() - self.payload.keys():
             raise self.error(
                 f"the keyword {', '.join(sorted(wrong))}",
-                f"one of {self._keywords()}" if self.payload else "no keyword",
+                f"one of {', '.join(self.payload)}" if self.payload else "no keyword",
                 "Pass arrays by position.",
             )
         if self.arity >= 0 and len(args) != self.arity:
             raise self.error(
                 f"{counted(len(args), 'argument')} by position",
                 f"{self.arity}, each an array or a pytree",
-                f"Pass {self._keywords()} by keyword."
+                f"Pass {', '.join(self.payload)} by keyword."
                 if len(args) > self.arity and self.payload
                 else "",
             )
@@ -366,9 +366,6 @@ class FunctionOp(Authored):
                 needed="a number that fits",
                 fix="Convert it to an array of the dtype that is meant.",
             ) from error
-
-    def _keywords(self) -> str:
-        return ", ".join(self.payload)
 
     def _inlined(self, args: tuple[PyTree, ...], payload: dict[str, Any]) -> PyTree:
         """The value as a part of another op: plain JAX, with the rules it has; with its kernel if

@@ -44,7 +44,7 @@ from .rules import (
     transposed,
 )
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
-from .scope import LOWERING, inherited, nested_extension, running
+from .scope import LOWERING, inherited, running
 from .sharding import output_shardings, split_call
 
 
@@ -95,7 +95,14 @@ def apply(
     method = running.get()
     if method is not None:
         if method.name == LOWERING:
-            raise nested_extension(method, getattr(op, "family_id", repr(op)))
+            raise InvalidConfig(
+                where=method.where,
+                given=f"a call of extension {getattr(op, 'family_id', repr(op))}",
+                needed="standard ops only",
+                fix="Write out the computation of the inner extension; only AD rules may call "
+                "extensions.",
+                clause="X8.5",
+            )
         if inherited.value is not None:
             outer_rules, outer_runtimes = inherited.value
             rules = outer_rules if rules is None else rules

@@ -13,7 +13,6 @@ import jax
 
 from ..dimensions import SymDim, are_equal
 from ..dimensions import require_equal as require_equal_sizes
-from ..errors import InvalidConfig
 
 Assume = Callable[[Any, Any, str], None]
 """A function that records two dimensions that are assumed to be equal, and where."""
@@ -97,17 +96,6 @@ def run_as(method: Method) -> Iterator[None]:
         raise
     finally:
         running.reset(token)
-
-
-def nested_extension(method: Method, inner: str) -> InvalidConfig:
-    """The error for a call of an extension inside a lowering."""
-    return InvalidConfig(
-        where=method.where,
-        given=f"a call of extension {inner}",
-        needed="standard ops only",
-        fix="Write out the computation of the inner extension; only AD rules may call extensions.",
-        clause="X8.5",
-    )
 
 
 def closed_over(function: object) -> Iterator[object]:

@@ -1,35 +1,56 @@
-"""Section 12 of the contract: each failure has its class and names the family, eagerly, in a user's
-jit and in an Engine.
+"""Sections 6 and 12 of the contract: each failure has its class and names the family, eagerly, in a
+user's jit and in an Engine; how many inputs, outputs, tangents and cotangents; and what authors get
+wrong in methods that few write.
 """
 
+import dataclasses
+import datetime
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import host_errors, routes, trace
+from tenferro_jax import TensorMeta, export, host_errors, routes, trace
 from tenferro_jax.engine import Engine, compile_std_to_exec
 from tenferro_jax.errors import (
     BackendFailure,
+    DTypeError,
     ExtensionLoweringError,
     InvalidConfig,
     MalformedFamilyId,
+    ShapeError,
     Unsupported,
 )
 from tenferro_jax.extension import (
     ExtensionAdRule,
+    ExtensionOp,
     ExtensionRuleSet,
     ExtensionRuntimeSet,
     Kernel,
     apply,
     register_extension,
+    require_equal,
 )
 from tenferro_jax.extension.registry import ExtensionFactory
+from tenferro_jax.extension.routes import RouteKind
+from tenferro_jax.extension.rules import NO_RULES
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
+from tenferro_jax.graph import GraphBuilder
+from tenferro_jax.tensor import TracedTensor
 
-from ..extension_ops import Bilinear, HostCumulate
-from ..helpers import ends_in, made, throw
-from .runners import ways
+from ..extension_ops import (
+    RULES,
+    RUNTIMES,
+    Bilinear,
+    HostCumulate,
+    KernelSine,
+    MaxAndIndex,
+    ScaledSquare,
+)
+from ..helpers import each_ends_in, ends_in, made, throw
+from .runners import runners, ways
 
 X = np.arange(6.0).reshape(2, 3)
 JIT = jax.errors.JaxRuntimeError
@@ -267,17 +288,6 @@ def test_no_route_when_compiled(op):
     assert not ran
 
 
-@pytest.mark.clause("X12.7")
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_another_number_of_inputs(count):
-    call = lambda x: apply(Bilinear(), *[x] * count)[0]
-    text = f"expected 2 inputs, got {count}"
-    assert (
-        len(list(require_failure(call, "family_id=test-package.bilinear.v1", InvalidConfig, text)))
-        == 3
-    )
-
-
 @pytest.mark.cpu
 @pytest.mark.clause("X8.7", "X12.9")
 def test_eager_execute_returns_a_tensor_on_a_device():
@@ -375,4 +385,621 @@ def test_what_cannot_be_lowered():
         ),
         ExtensionLoweringError,
         "the window must be odd",
+    )
+
+
+@pytest.mark.clause("X6.2", "X12.7")
+def test_wrong_arity():
+    each_ends_in(
+        (
+            (run for _, run in runners(Bilinear(), X)),
+            InvalidConfig,
+            r"family_id=test-package\.bilinear\.v1.*expected 2 inputs, got 1",
+        ),
+        (lambda: apply(Bilinear(), X, X, X), InvalidConfig, "expected 2 inputs, got 3"),
+        (
+            (run for _, run in ways(lambda x: apply(Bilinear())[0], X)),
+            InvalidConfig,
+            "expected 2 inputs, got 0",
+        ),
+    )
+
+
+@pytest.mark.clause("X6.1")
+@pytest.mark.parametrize("count", [-1, 1.0, True, "1", None], ids=repr)
+@pytest.mark.parametrize("member", ["input_count", "output_count"])
+def test_counts_are_non_negative_integers(member, count):
+    odd = type(
+        "Odd",
+        (ExtensionOp,),
+        {
+            "family_id": "test-package.odd.v1",
+            member: count,
+            "lower_to_standard_ops": lambda op, x: (x,),
+        },
+    )
+    ends_in(
+        lambda: apply(odd(), X),
+        InvalidConfig,
+        rf"extension test-package\.odd\.v1: given {member}={count!r}",
+    )
+
+
+@pytest.mark.clause("X6.1")
+def test_a_count_may_be_zero():
+    Numbers = made(
+        "Numbers",
+        family_id="test-package.numbers.v1",
+        input_count=0,
+        lower_to_standard_ops=lambda self: (jnp.arange(3.0),),
+    )
+
+    Sink = made(
+        "Sink",
+        family_id="test-package.sink.v1",
+        output_count=0,
+        infer_output_meta=lambda self, inputs: [],
+        lower_to_standard_ops=lambda self, x: (),
+    )
+
+    for _, run in ways(lambda x: apply(Numbers())[0] + x, np.ones(3)):
+        np.testing.assert_array_equal(run(), [1.0, 2.0, 3.0])
+    for _, run in ways(lambda x: apply(Sink(), x), X):
+        assert run() == ()
+
+
+@pytest.mark.clause("X6.3")
+@pytest.mark.parametrize("count", [0, 2])
+def test_inference_gives_one_entry_an_output(count):
+    Odd = made(
+        "Odd",
+        family_id="test-package.odd.v1",
+        infer_output_meta=lambda self, inputs: [inputs[0]] * count,
+        lower_to_standard_ops=lambda self, x: (x,),
+    )
+
+    ends_in(
+        (run for _, run in runners(Odd(), X)),
+        InvalidConfig,
+        rf"infer_output_meta of extension test-package\.odd\.v1: given {count} "
+        rf"entries; needed 1",
+    )
+
+
+@pytest.mark.clause("X6.3")
+@pytest.mark.parametrize(
+    "returned",
+    [
+        ["float64"],
+        [("floot", (3,))],
+        [(np.float64, 3)],
+        [(np.float64, (-1,))],
+        [(np.float64, (3.0,))],
+        [None],
+    ],
+    ids=str,
+)
+def test_metas_that_are_none(returned):
+    Odd = made(
+        "Odd", family_id="test-package.odd.v1", infer_output_meta=lambda self, inputs: returned
+    )
+
+    ends_in(
+        lambda: apply(Odd(), X),
+        InvalidConfig,
+        r"infer_output_meta of extension test-package\.odd\.v1, output 0",
+    )
+
+
+@pytest.mark.clause("X6.5")
+def test_rules_of_a_wrong_shape():
+    Short = made(
+        "Short",
+        ExtensionAdRule,
+        family_id=MaxAndIndex.family_id,
+        linearize=lambda self, op, primals, outputs, tangents: [None],
+    )
+
+    Bare = made(
+        "Bare",
+        ExtensionAdRule,
+        family_id=ScaledSquare.family_id,
+        linearize=lambda self, op, primals, outputs, tangents: tangents[0],
+    )
+
+    rules = ExtensionRuleSet(Short(), Bare())
+    each_ends_in(
+        (
+            lambda: jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X),
+            InvalidConfig,
+            r"linearize of extension test-package\.max_and_index\.v1: given 1 entry; "
+            r"needed 2, one for each output",
+        ),
+        (
+            lambda: jax.grad(lambda x: apply(ScaledSquare(), x, rules=rules)[0].sum())(X),
+            InvalidConfig,
+            r"linearize of extension test-package\.scaled_square\.v1.*tuple or list",
+        ),
+        (lambda: apply(ScaledSquare(), X, rules=[Bare()]), InvalidConfig, "ExtensionRuleSet"),
+    )
+
+
+@pytest.mark.clause("X6.5")
+def test_a_transpose_rule_gives_one_entry_an_input():
+    Short = made(
+        "Short",
+        ExtensionAdRule,
+        family_id=HostCumulate.family_id,
+        transpose_rule=lambda self, op, cotangents, inputs: [],
+    )
+
+    transpose = jax.linear_transpose(
+        lambda x: apply(HostCumulate(), x, rules=ExtensionRuleSet(Short()))[0], X
+    )
+    ends_in(
+        lambda: transpose(X),
+        InvalidConfig,
+        r"transpose_rule of extension test-package\.host_cumulate\.v1: given 0 "
+        r"entries; needed 1, one for each input",
+    )
+
+
+# As many inputs as `joined`, stacked, then cut into `parts` outputs; the payload decides both
+# counts.
+Sections = made(
+    "Sections",
+    fields={"joined": int, "parts": int},
+    family_id="test-package.sections.v1",
+    input_count=property(lambda op: op.joined),
+    output_count=property(lambda op: op.parts),
+    lower_to_standard_ops=lambda self, *arrays: tuple(
+        jnp.split(jnp.concatenate(arrays), self.parts)
+    ),
+)
+
+
+@pytest.mark.clause("X6.6")
+@pytest.mark.parametrize(("joined", "parts"), [(1, 3), (2, 4), (3, 1)])
+def test_the_payload_may_decide_the_counts(joined, parts):
+    xs = [np.arange(12.0) + 100 * i for i in range(joined)]
+    for _, run in ways(lambda *xs: apply(Sections(joined, parts), *xs), *xs):
+        for got, want in zip(run(), np.split(np.concatenate(xs), parts), strict=True):
+            np.testing.assert_array_equal(got, want)
+    ends_in(
+        lambda: apply(Sections(joined, parts), *xs, xs[0]),
+        InvalidConfig,
+        f"expected {joined} inputs?, got {joined + 1}",
+    )
+
+
+P = jax.P
+
+
+@dataclasses.dataclass(frozen=True)
+class Formed(ExtensionOp):
+    """x * x; in its other form with a residual, or with something wrong."""
+
+    family_id = "test-package.formed_square.v1"
+    form: str = ""
+
+    @property
+    def output_count(self):
+        return 2 if self.form == "residual" else 1
+
+    def lower_to_standard_ops(self, x):
+        def run(x):
+            return {
+                "": (x * x,),
+                "residual": (x * x, 2 * x),
+                "shape": ((x * x)[None],),
+                "dtype": ((x * x).astype("float32"),),
+            }[self.form]
+
+        return run(x)
+
+
+@pytest.mark.clause("X10.12")
+@pytest.mark.parametrize("form", ["shape", "dtype", "residual", "number", "family"])
+def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
+    Rule = made(
+        "Rule",
+        ExtensionAdRule,
+        family_id=Formed.family_id,
+        differentiable_form=lambda self, op: (
+            {"number": 3, "family": ScaledSquare()}.get(form) or Formed(form)
+        ),
+        linearize=lambda self, op, primals, outputs, tangents: (
+            outputs[1] * tangents[0],
+            2 * tangents[0],
+        ),
+    )
+
+    call = lambda x: apply(Formed(), x, rules=ExtensionRuleSet(Rule()))[0].sum()
+    if form == "residual":
+        np.testing.assert_array_equal(jax.grad(call)(X), 2 * X)
+        return
+    needed = (
+        "an op of family"
+        if form in ("number", "family")
+        else r"one whose first outputs are float64\["
+    )
+    ends_in(
+        (lambda: run(X) for run in (jax.grad(call), jax.grad(lambda x: jax.vmap(call)(x).sum()))),
+        InvalidConfig,
+        rf"differentiable_form of extension test-package\.formed_square\.v1: .*needed {needed}",
+    )
+
+
+# Every method but inference raises.
+Raising = made(
+    "Raising",
+    family_id="test-package.raising_everywhere.v1",
+    infer_output_meta=lambda self, inputs: inputs,
+    lower_to_standard_ops=lambda self, x: throw(ZeroDivisionError("lowering")),
+    batched=lambda self, in_axes: throw(ZeroDivisionError("batched")),
+)
+
+
+RaisingRule = made(
+    "RaisingRule",
+    ExtensionAdRule,
+    family_id=ScaledSquare.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: throw(ZeroDivisionError("linearize")),
+)
+
+
+def broken_kernel(op, x):
+    raise ZeroDivisionError("kernel")
+
+
+BROKEN_KERNEL = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_kernel))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    ("method", "run"),
+    [
+        ("lower_to_standard_ops", lambda: apply(Raising(), X)),
+        ("batched()", lambda: jax.vmap(lambda x: apply(Raising(), x)[0])(X)),
+        (
+            "linearize",
+            lambda: jax.grad(
+                lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(RaisingRule()))[0].sum()
+            )(X),
+        ),
+        ("cpu kernel broken_kernel", lambda: apply(KernelSine(), X, runtimes=BROKEN_KERNEL)),
+    ],
+)
+def test_an_authors_exception_passes_with_a_note(method, run):
+    error = ends_in(run, ZeroDivisionError)
+    notes = [
+        note for note in error.value.__notes__ if note.startswith("in ")
+    ]  # JAX adds one of its own
+    assert len(notes) == 1
+    assert notes[0].startswith(f"in {method} of extension test-package.")
+
+
+@pytest.mark.cpu
+@pytest.mark.clause("X13.5")
+@pytest.mark.clause("X7.1")
+@pytest.mark.parametrize(
+    "dtype",
+    [np.dtype(object), np.dtype("U3"), np.dtype("datetime64[s]"), np.dtype("longdouble")],
+    ids=str,
+)
+def test_dtypes_that_jax_has_not(dtype):
+    Odd = made(
+        "Odd",
+        family_id="test-package.odd.v1",
+        infer_output_meta=lambda self, inputs: [(dtype, inputs[0].shape)],
+        eager_execute=lambda self, x: [x],
+    )
+
+    ends_in(lambda: apply(Odd(), X), InvalidConfig, r"odd\.v1.*is not a dtype of JAX")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array("a"),
+        np.array(datetime.date(2026, 11, 21), "datetime64[D]"),
+        np.zeros(2, [("a", "i4")]),
+    ],
+)
+def test_arrays_that_jax_has_not(value):
+    ends_in(lambda: apply(ScaledSquare(), value), DTypeError, r"scaled_square\.v1, input 0")
+
+
+@pytest.mark.clause("X10.1", "X8.13")
+def test_what_is_no_set_is_refused():
+    each_ends_in(
+        (
+            (
+                lambda: ExtensionRuleSet(RaisingRule),
+                lambda: RULES.merge(None),
+                lambda: apply(ScaledSquare(), X, rules=3),
+                lambda: TracedTensor.apply(ScaledSquare(), X, rules=3),
+                lambda: NO_RULES.with_rule(3),
+            ),
+            InvalidConfig,
+            r"ExtensionRuleSet|ExtensionAdRule",
+        ),
+        (
+            (
+                lambda: RUNTIMES.merge(None),
+                lambda: apply(ScaledSquare(), X, runtimes=3),
+                lambda: TracedTensor.apply(ScaledSquare(), X, runtimes=3),
+            ),
+            InvalidConfig,
+            r"ExtensionRuntimeSet|Kernel",
+        ),
+    )
+
+
+@pytest.mark.cpu
+def test_a_lazy_tensor_takes_runtimes():
+    (y,) = TracedTensor.apply(KernelSine(offset=1.0), TracedTensor.from_array(X), runtimes=RUNTIMES)
+    np.testing.assert_allclose(y.eval(), np.sin(X) + 1)
+
+
+@pytest.mark.cpu
+@pytest.mark.clause("X8.2")
+def test_the_route_that_is_told_knows_shardings():
+    mesh = jax.make_mesh(
+        (2, 2), ("d", "e"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4]
+    )
+    call = lambda x: apply(KernelSine(offset=1.0), x, runtimes=RUNTIMES)[0]
+    inside = lambda axes: jax.shard_map(
+        call, mesh=mesh, in_specs=P("d"), out_specs=P("d"), axis_names=axes
+    )
+    constrained = lambda x: call(
+        jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, P("d")))
+    )
+    x = np.linspace(0.0, 1.0, 4)
+    spread = jax.device_put(x, jax.NamedSharding(mesh, P("d")))
+    for fn, arg, kind in (
+        (call, x, RouteKind.KERNEL),
+        (call, spread, RouteKind.LOWERING),
+        (constrained, x, RouteKind.LOWERING),
+        (inside({"d", "e"}), x, RouteKind.KERNEL),
+        (inside({"d", "e"}), spread, RouteKind.KERNEL),
+        (inside({"d"}), spread, RouteKind.LOWERING),
+    ):
+        (route,) = routes(fn, arg)
+        assert route.kind is kind
+        np.testing.assert_allclose(jax.jit(fn)(arg), np.sin(x) + (kind is RouteKind.KERNEL))
+    (route,) = routes(lambda _, x: call(x), spread, x)  # jit drops what is not used
+    assert route.kind is RouteKind.KERNEL
+    np.testing.assert_allclose(jax.jit(lambda _, x: call(x))(spread, x), np.sin(x) + 1)
+    for fn in (call, jax.jit(call)):
+        with jax.set_mesh(mesh):
+            assert [r.kind for r in routes(fn, x)] == [RouteKind.LOWERING]
+            np.testing.assert_allclose(fn(x), np.sin(x))
+
+
+@pytest.mark.clause("X13.7")
+def test_a_callback_in_a_lowering_cannot_be_exported():
+    Calling = made(
+        "Calling",
+        family_id="test-package.calling.v1",
+        lower_to_standard_ops=lambda self, x: [
+            jax.pure_callback(
+                np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential"
+            )
+        ],
+    )
+
+    ends_in(
+        lambda: export(lambda x: apply(Calling(), x)[0], jax.ShapeDtypeStruct((2,), jnp.float64)),
+        Unsupported,
+        r"export: given .*callback",
+    )
+
+
+def test_the_constraint_that_is_named_is_one_that_jax_takes():
+    class Even(ScaledSquare):
+        family_id = "test-package.even.v1"
+
+        def infer_output_meta(self, inputs):
+            require_equal(0, inputs[0].shape[0] % 2)
+            return inputs
+
+    (n,) = jax.export.symbolic_shape("n")
+    ends_in(
+        lambda: jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(
+            jax.ShapeDtypeStruct((n,), jnp.float64)
+        ),
+        ShapeError,
+        r"constraints=\('mod\(n, 2\) == 0',\)",
+    )
+    (n,) = jax.export.symbolic_shape("n", constraints=("mod(n, 2) == 0",))
+    exported = jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(
+        jax.ShapeDtypeStruct((n,), jnp.float64)
+    )
+    assert exported.call(np.ones(4)).shape == (4,)
+
+
+@dataclasses.dataclass
+class Mutable:
+    k: int = 0
+
+
+Payload = made(
+    "Payload",
+    fields={"value": object | Mutable},
+    family_id="test-package.payload_mistakes.v1",
+    value=None,
+)
+
+
+@pytest.mark.clause("X5.5")
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Mutable(), "a mutable dataclass Mutable"),
+        ((1, Mutable()), "a mutable dataclass Mutable"),
+        (jnp.float32, r"pass jax\.numpy\.dtype\('float32'\)"),
+        (np.int8, r"pass jax\.numpy\.dtype\('int8'\)"),
+        (int, "Pass a value, or an enum member"),
+    ],
+    ids=str,
+)
+def test_a_payload_that_is_refused_says_where_and_what_to_do(value, text):
+    ends_in(
+        lambda: Payload(value),
+        InvalidConfig,
+        rf"test-package\.payload_mistakes\.v1\), field value.*{text}",
+    )
+
+
+@pytest.mark.clause("X4.1")
+def test_a_field_that_only_the_constructor_has_is_refused():
+    Init = made(
+        "Init", fields={"k": dataclasses.InitVar[int]}, family_id="test-package.init_var.v1"
+    )
+
+    ends_in(
+        lambda: Init(1),
+        InvalidConfig,
+        r"test-package\.init_var\.v1\): given a field annotated with InitVar",
+    )
+
+
+@pytest.mark.cpu
+@pytest.mark.clause("X8.11")
+@pytest.mark.parametrize("why", [True, None, ["no"]], ids=str)
+def test_a_kernel_declines_in_words(why):
+    runtimes = ExtensionRuntimeSet(
+        Kernel(KernelSine.family_id, "cpu", broken_kernel, lambda op, x: why)
+    )
+    ends_in(
+        lambda: apply(KernelSine(), X, runtimes=runtimes),
+        InvalidConfig,
+        r"cpu kernel broken_kernel, declines of extension test-package\.kernel_sine\.v1: given .*needed text",
+    )
+
+
+@pytest.mark.clause("X6.3")
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda meta: meta,
+        lambda meta: (meta.dtype, meta.shape),
+        lambda meta: ("float64", meta.shape),
+    ],
+)
+def test_a_bare_meta_is_named(count, returned):
+    infer = lambda op, inputs: returned(inputs[0])
+    op = type(
+        "Bare",
+        (ExtensionOp,),
+        {"family_id": "test-package.bare.v1", "output_count": count, "infer_output_meta": infer},
+    )
+    ends_in(
+        lambda: apply(op(), X),
+        InvalidConfig,
+        r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output "
+        r"that is not in a list",
+    )
+
+
+WEIGHED = "test-package.weighed.v1"
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda w: jax.vmap(f)(w[None])],
+    ids=["grad", "jit of grad", "vmap"],
+)
+def test_a_lowering_that_closes_over_a_traced_value_is_refused(transform):
+    """Its derivative by that value was zero, without a word."""
+    infers = {"infer_output_meta": lambda self, metas: metas}
+
+    def closed_over(how):
+        def f(w):
+            nest, helper = {"w": w}, lambda x: x * w
+            members = {
+                "derived": {"lower_to_standard_ops": lambda self, x: (x * w,)},
+                "written": {"lower_to_standard_ops": lambda self, x: (x * w,)} | infers,
+                "nested": {"lower_to_standard_ops": lambda self, x: (x * nest["w"],)} | infers,
+                "in a helper": {"lower_to_standard_ops": lambda self, x: (helper(x),)},
+            }[how]
+            rule = lambda self, primals, outputs, tangents: (tangents[0] * w,)
+            op = made("Weighed", family_id=WEIGHED, linearize=rule, **members)
+            return apply(op(), X)[0].sum()
+
+        return f
+
+    for how in ("derived", "written", "nested", "in a helper"):
+        f = closed_over(how)
+        ends_in(lambda: transform(f)(jnp.float64(2)), InvalidConfig, f"{WEIGHED}: .*closes over")
+        assert f(2.0) == 2 * X.sum()
+
+
+def test_a_lowering_may_close_over_anything_else():
+    """Also over what is no pytree, such as a dict whose keys have no order."""
+    scale, unordered = np.float64(3), {1: 2.0, "a": 3.0}
+    Weighed = made(
+        "Weighed",
+        family_id=WEIGHED,
+        lower_to_standard_ops=lambda self, x: (x * scale * unordered[1],),
+    )
+    assert np.array_equal(apply(Weighed(), X)[0], 6 * X)
+
+
+@pytest.mark.clause("X12.12")
+def test_a_lowering_that_declines_is_no_missing_lowering():
+    Declining = made(
+        "Declining",
+        family_id="test-package.declining.v1",
+        lower_to_standard_ops=lambda self, x: None,
+    )
+    ends_in(lambda: apply(Declining(), X), Unsupported, "lower_to_standard_ops returned None")
+
+
+@pytest.mark.clause("X6.3", "X6.4", "X6.5")
+def test_what_is_no_sequence_breaks_a_numbered_clause():
+    one = lambda self, x: (x,)
+    for clause, members in (
+        ("X6.3", {"infer_output_meta": lambda self, metas: 7, "lower_to_standard_ops": one}),
+        ("X6.3", {"infer_output_meta": lambda self, m: m[0], "lower_to_standard_ops": one}),
+        ("X6.4", {"lower_to_standard_ops": lambda self, x: x}),
+        ("X6.5", {"lower_to_standard_ops": one, "linearize": lambda self, p, o, t: t[0]}),
+    ):
+        op = made("Bare", family_id="test-package.bare_result.v1", **members)()
+        call = lambda x: apply(op, x)
+        if "linearize" in members:
+            call = lambda x: jax.jvp(lambda x: apply(op, x), (x,), (x,))
+        refused = ends_in(lambda: call(X), InvalidConfig)
+        assert refused.value.clause == clause
+
+
+def test_what_is_annotated_is_a_field():
+    class Undecorated(ExtensionOp):
+        family_id = "test-package.undecorated.v1"
+        factor: float = 2.0
+
+        def lower_to_standard_ops(self, x):
+            return (self.factor * x,)
+
+    refused = r"annotated factor in a class that is no dataclass.*Write @dataclass\(frozen=True\)"
+    ends_in(lambda: apply(Undecorated(), X), InvalidConfig, refused)
+
+
+def test_calls_that_name_nothing_are_refused():
+    given = jax.custom_vjp(lambda x: x)
+    each_ends_in(
+        (lambda: routes(3, X), InvalidConfig, "routes: given 3; needed a function"),
+        (lambda: tj.op("test-mistakes.bare.v1")(given), InvalidConfig, "custom_vjp without a rule"),
+        (
+            lambda: tj.op("test-mistakes.kernel.v1")(jnp.sin).def_kernel("gpu"),
+            InvalidConfig,
+            r"write cuda \(NVIDIA\) or rocm",
+        ),
+        (
+            lambda: GraphBuilder().input(TensorMeta("floaty", (2,))),
+            InvalidConfig,
+            "given TensorMeta.dtype='floaty'",
+        ),
     )

@@ -10,8 +10,6 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tenferro_jax import TensorMeta, trace
 from tenferro_jax.errors import InvalidConfig, MalformedFamilyId
@@ -26,12 +24,10 @@ from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.family import parse_family_id
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.graph import GraphBuilder
-from tenferro_jax.identity import typed_key
 from tenferro_jax.payload_text import from_payload_json, payload_json
 
 from ..extension_ops import ScaledSquare
 from ..helpers import each_ends_in, ends_in, made
-from ..sweep import times
 
 
 class Color(enum.Enum):
@@ -104,61 +100,6 @@ def test_equal_looking_payloads_run_their_own_program():
     x = np.zeros(())
     for run in (lambda op: apply(op, x)[0], lambda op: jax.jit(lambda x: apply(op, x)[0])(x)):
         assert [float(run(Holder(v))) for v in (1, 1.0, True)] == [3.0, 1.0, 2.0]
-
-
-Everything = made(
-    "Everything",
-    fields={
-        "f": float,
-        "c": complex,
-        "b": bytes,
-        "d": np.dtype,
-        "a": np.ndarray,
-        "t": tuple,
-        "e": Color,
-        "n": None,
-        "i": int,
-        "s": str,
-    },
-    family_id="test-package.everything.v1",
-)
-
-
-@pytest.mark.clause("X5.9")
-@given(
-    st.floats(), st.complex_numbers(), st.binary(), st.integers(), st.text(), st.sampled_from(Color)
-)
-@settings(max_examples=times(20))
-def test_text_round_trip(f, c, b, i, s, e):
-    op = Everything(
-        f, c, b, np.dtype("int8"), np.array([[1.5, -0.0]]), (f, (b, None)), e, None, i, s
-    )
-    assert Extension.of(from_payload_json(payload_json(op), Everything)) == Extension.of(op)
-    assert Extension.of(ExtensionFactory(Everything).decode(payload_json(op))) == Extension.of(op)
-    ends_in(
-        (
-            lambda: from_payload_json(wrong, Everything)
-            for wrong in (
-                "[]",
-                "{}",
-                '{"f": 1}',
-                payload_json(op).replace('"enum"', '"emun"'),
-                "nonsense",
-            )
-        ),
-        InvalidConfig,
-        "Everything payload",
-    )
-
-
-@pytest.mark.clause("X5.9")
-def test_every_payload_is_read_back():
-    for value in DISTINCT:
-        if not jax.export.is_symbolic_dim(value):
-            text = payload_json(Holder(value))
-            assert Extension.of(from_payload_json(text, Holder)) == Extension.of(Holder(value)), (
-                text
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,6 +285,18 @@ def test_arrays_and_dtypes_that_their_name_does_not_tell_are_refused(value):
     )
 
 
+@pytest.mark.clause("X5.5")
+def test_values_outside_the_closed_list_are_refused_at_construction():
+    ends_in(
+        (
+            lambda: Holder(value)
+            for value in ([1], {"a": 1}, {1}, object(), len, jnp.sin, (1, [2]), jax.random.key(0))
+        ),
+        InvalidConfig,
+        r"(?s)test-package\.holder\.v1.*field value.*needed one of: None, bool",
+    )
+
+
 @pytest.mark.clause("X5.7")
 def test_arrays_are_copied_and_read_only():
     array = np.array([1.0, 2.0])
@@ -354,6 +307,7 @@ def test_arrays_are_copied_and_read_only():
         op.value,
         Holder(jnp.ones(3)).value,
         Holder((Inner(array),)).value[0].array,
+        Holder(((array,), 1)).value[0][0],
         Holder(np.asfortranarray(np.eye(3))).value,
     ):
         assert type(held) is np.ndarray
@@ -454,18 +408,6 @@ def test_an_op_is_closed_after_its_post_init_whatever_that_calls(check, where, s
 
 
 @pytest.mark.clause("X5.5")
-@pytest.mark.parametrize(
-    "value", [[1], {"a": 1}, {1}, object(), len, jnp.sin, (1, [2])], ids=lambda v: type(v).__name__
-)
-def test_values_outside_the_closed_list_are_refused_at_construction(value):
-    ends_in(
-        lambda: Holder(value),
-        InvalidConfig,
-        r"test-package\.holder\.v1.*field value.*needed one of: None, bool",
-    )
-
-
-@pytest.mark.clause("X5.5")
 def test_tracers_are_refused_as_payload():
     ends_in(
         lambda: jax.jit(lambda x: apply(Holder(x), x)[0])(1.0),
@@ -530,11 +472,6 @@ def test_a_class_without_state_needs_no_decorator():
 def test_nan_is_told_apart_by_its_bits():
     patterns = (0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0x7FF0000000000001)
     nans = struct.unpack("<4d", struct.pack("<4Q", *patterns))
-    for values in (nans, [complex(nan, 0.0) for nan in nans], [complex(0.0, nan) for nan in nans]):
-        assert len(set(map(typed_key, values))) == len(nans)
-        for value in values:
-            text = payload_json(Holder(value))
-            assert typed_key(from_payload_json(text, Holder).value) == typed_key(value), text
     texts = [payload_json(nan) for nan in nans]
     assert texts == [
         '{"float":"nan"}',
@@ -639,20 +576,6 @@ def test_rules_do_not_key_the_executable():
     for _ in range(5):
         apply(Counted(), np.ones(3), rules=ExtensionRuleSet(Rule()))
     assert len(lowerings) == 1
-
-
-@pytest.mark.clause("X5.7")
-def test_arrays_inside_tuples_and_dataclasses_are_copied_too():
-    array = np.ones(2)
-    op = Holder(((array,), Inner(array)))
-    before = Extension.of(op).typed_key
-    array[:] = 7
-    assert op.value[0][0].tolist() == op.value[1].array.tolist() == [1.0, 1.0]
-    assert Extension(op).typed_key == before
-    each_ends_in(
-        (lambda: Holder(np.array([object()])), InvalidConfig, "dtype=object"),
-        (lambda: Holder(jax.random.key(0)), InvalidConfig, "field value"),
-    )
 
 
 @pytest.mark.clause("X4.4")

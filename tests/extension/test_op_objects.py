@@ -7,8 +7,6 @@ import dataclasses
 import functools
 import pickle
 import struct
-import subprocess
-import sys
 
 import chex
 import jax
@@ -227,6 +225,7 @@ def test_a_copy_is_equal_and_as_closed(cls):
         if jax.export.is_symbolic_dim(v):  # pickled, JAX gives it a scope of its own
             continue
         op = cls(v)
+        assert from_payload_json(payload_json(op), cls) == op
         for whole in (op, Extension.of(op)):
             assert b"_hash" not in pickle.dumps(
                 whole
@@ -262,19 +261,6 @@ def test_sets_and_rules_are_copied_as_equal_values():
         for copied in (f(value) for f in COPIES):
             assert (copied, hash(copied), repr(copied)) == (value, hash(value), repr(value))
     assert rules != ExtensionRuleSet(Rule(0.0))
-
-
-@pytest.mark.slow
-@pytest.mark.clause("X5.11")
-def test_a_pickled_op_is_found_in_another_process():
-    op = ScaledSquare(2.0)
-    code = (
-        "import pickle, sys\n"
-        "from tests.extension_ops import ScaledSquare\n"
-        "op = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
-        "assert op in {ScaledSquare(2.0)} and op not in {ScaledSquare(3.0)}\n"
-    )
-    subprocess.run([sys.executable, "-c", code, pickle.dumps(op).hex()], check=True)
 
 
 def test_a_number_of_numpy_is_an_array_without_axes():

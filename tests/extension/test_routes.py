@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import tenferro_jax as tj
 from tenferro_jax import from_wire, routes, to_wire, trace
 from tenferro_jax.engine import Engine
 from tenferro_jax.errors import (
@@ -124,32 +123,6 @@ def test_a_kernel_may_decline(columns, kind, value):
             kind is RouteKind.LOWERING
         )
         np.testing.assert_allclose(fn(np.ones(shape)), value)
-
-
-@pytest.mark.slow
-@pytest.mark.clause("X8.11", "X8.3")
-def test_what_declines_and_stands_alone_is_no_route():
-    ends_in(
-        lambda: apply(KernelSine(), np.ones((2, 2)), runtimes=MAY_DECLINE.only(RouteKind.KERNEL)),
-        Unsupported,
-        "its kernel declines: 2 columns are few",
-    )
-    assert tj.check(
-        KernelSine(),
-        np.ones((2, 2)),
-        rules=RULES,
-        runtimes=ExtensionRuntimeSet(Kernel(FAMILY, HERE, sine_kernel, wide_alone)),
-    ).ok
-    assert (
-        ExtensionRuntimeSet(Kernel(FAMILY, HERE, shifted))
-        != MAY_DECLINE
-        == ExtensionRuntimeSet(*MAY_DECLINE)
-    )
-    ends_in(
-        lambda: ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted, 3)),
-        InvalidConfig,
-        "of functions",
-    )
 
 
 FAMILY = KernelSine.family_id
@@ -299,6 +272,7 @@ def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel_of_one_name(
         (Kernel("nonsense", "cpu", shifted), MalformedFamilyId, "nonsense"),
         (Kernel(FAMILY, "cpu", 3), InvalidConfig, "a Kernel"),
         (Kernel(FAMILY, "cpu", shifted, name=3), InvalidConfig, "a Kernel"),
+        (Kernel(FAMILY, "cpu", shifted, 3), InvalidConfig, "of functions"),
         (Kernel(FAMILY, "cpu", shifted, eager=3), InvalidConfig, "a Kernel"),
         (Kernel(FAMILY, "cuda", shifted, eager=shifted), InvalidConfig, "eager only on cpu"),
         (shifted, InvalidConfig, "a Kernel"),
@@ -318,7 +292,6 @@ Traced = made(
 
 
 SEVEN = ExtensionRuntimeSet(Kernel(Traced.family_id, "cpu", shifted))
-WHAT = {RouteKind.KERNEL: 7.0, RouteKind.LOWERING: float(np.sin(1.0)), RouteKind.HOST: -1.0}
 
 
 def at_once(op, x):
@@ -378,6 +351,13 @@ def test_what_is_not_selected_never_runs():
             Unsupported,
             "in an export",
         ),
+        (
+            lambda: apply(
+                KernelSine(), np.ones((2, 2)), runtimes=MAY_DECLINE.only(RouteKind.KERNEL)
+            ),
+            Unsupported,
+            "its kernel declines: 2 columns are few",
+        ),
         (SEVEN.only, InvalidConfig, "RouteKind"),
         (lambda: SEVEN.only("host"), InvalidConfig, "RouteKind"),
         (
@@ -387,29 +367,6 @@ def test_what_is_not_selected_never_runs():
         ),
         (lambda: Engine(runtimes=[]), InvalidConfig, "ExtensionRuntimeSet"),
     )
-
-
-@pytest.mark.cpu
-@pytest.mark.clause("X8.13", "X10.9")
-def test_a_rule_emits_under_the_runtimes_of_the_call():
-    class Rule(ExtensionAdRule):
-        family_id = ScaledSquare.family_id
-
-        def linearize(self, op, primals, outputs, tangents):
-            (factor,) = apply(Traced(), primals[0])
-            return [factor * tangents[0]]
-
-    rules = ExtensionRuleSet(Rule())
-    for kind, want in WHAT.items():
-        runtimes = SEVEN.only(kind, RouteKind.LOWERING) if kind is not RouteKind.HOST else None
-        if runtimes is not None:
-            loss = lambda x, runtimes=runtimes: apply(
-                ScaledSquare(), x, rules=rules, runtimes=runtimes
-            )[0].sum()
-            np.testing.assert_allclose(jax.grad(loss)(X), want)
-            np.testing.assert_allclose(
-                jax.grad(lambda x, loss=loss: jax.vmap(loss)(x).sum())(X), want
-            )
 
 
 @pytest.mark.clause("X8.6", "X8.8")

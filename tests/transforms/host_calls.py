@@ -55,10 +55,6 @@ def plain(x):
     return 2 * x
 
 
-def by_kernel(f, kernel):
-    f.def_kernel("cpu")(kernel)
-
-
 inner = tj.op("host-calls.inner.v1")(lambda x: None)
 inner.def_infer(lambda x: x)
 inner.def_host(lambda x: 2 * x)

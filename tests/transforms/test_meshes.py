@@ -13,7 +13,7 @@ from tenferro_jax.errors import InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 
 from ..cases import CASES, ids
-from ..extension_ops import RULES, RUNTIMES, HostTanh, KernelSine, PlacedTanh, Softplus
+from ..extension_ops import HostTanh, PlacedTanh, Softplus
 from ..helpers import ends_in, made
 from .matrix import agree, agree_numerically, sweep
 
@@ -272,15 +272,3 @@ def test_shard_map_under_vmap_with_a_mesh_axis(case):
     fn = jax.shard_map(jax.vmap(case), mesh=two, in_specs=P("e"), out_specs=P("e"))
     placed = put(batch, two, P("d", "e"))
     agree(jax.jit(jax.vmap(fn, spmd_axis_name="d"))(*placed), nested(case, batch))
-
-
-@pytest.mark.clause("X8.4")
-def test_a_kernel_runs_on_one_device_or_inside_shard_map_but_not_where_xla_partitions():
-    def call(x):
-        return apply(KernelSine(offset=1.0), x, rules=RULES, runtimes=RUNTIMES)
-
-    x = np.linspace(0.0, 1.0, 8)
-    np.testing.assert_allclose(jax.jit(call)(x)[0], np.sin(x) + 1)
-    (placed,) = put([x], mesh(), P("d"))
-    np.testing.assert_allclose(jax.jit(call)(placed)[0], np.sin(x))
-    np.testing.assert_allclose(jax.jit(sharded(call))(placed)[0], np.sin(x) + 1)

@@ -1,9 +1,9 @@
-"""Two processes, joined by jax.distributed on this machine, run one sharded program and agree with
-one process.
+"""What needs processes of its own: two, joined by jax.distributed, agree with one; and ops that are
+split over devices and call Python code on the host have the right value, and crash nothing.
 """
 
+import contextlib
 import os
-import pathlib
 import socket
 import subprocess
 import sys
@@ -13,55 +13,39 @@ import jax
 import numpy as np
 import pytest
 
-from . import two_processes
+from ..house import ROOT
+from . import host_calls, two_processes
 
-ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 60
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def run_both(folder):
     """Run the two processes to their end: their return codes and all that they printed."""
-    port = str(free_port())
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-    }
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     running = []
-    for rank in range(2):
+    for rank in "01":
+        told = [rank, port, str(folder / f"{rank}.npz")]
         with open(folder / f"{rank}.txt", "w") as said:
-            arguments = [
-                sys.executable,
-                "-m",
-                "tests.transforms.two_processes",
-                str(rank),
-                port,
-                str(folder / f"{rank}.npz"),
-            ]
             running.append(
                 subprocess.Popen(
-                    arguments, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT
+                    [sys.executable, "-m", "tests.transforms.two_processes", *told],
+                    cwd=ROOT,
+                    env=os.environ | flags | {"PYTHONPATH": str(ROOT)},
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
                 )
             )
     end = time.monotonic() + SECONDS
-    try:
-        for process in running:
+    for process in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-    said = "".join(
-        f"--- process {rank}\n{(folder / f'{rank}.txt').read_text()}" for rank in range(2)
-    )
+    for process in running:
+        process.kill()
+        process.wait()
+    said = "\n".join((folder / f"{rank}.txt").read_text() for rank in "01")
     return [process.returncode for process in running], said
 
 
@@ -69,9 +53,7 @@ def run_both(folder):
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
     codes, said = run_both(tmp_path)
-    if (
-        "address already in use" in said.lower()
-    ):  # another program took the port between asking for it and using it
+    if "address already in use" in said.lower():  # another program took the port
         codes, said = run_both(tmp_path)
     assert codes == [0, 0], (
         f"the two processes ended with {codes} (-9: killed after {SECONDS} s); they said:\n{said}"
@@ -93,3 +75,31 @@ def test_two_processes_agree_with_one(tmp_path):
     np.testing.assert_allclose(
         first[f"{case.name}, values, 0"], case.stacked(*case.batch(4))[0], rtol=1e-12
     )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("printed", "automatic", "eager"),
+        ("in_cond", "explicit", "jit"),
+        ("kernel by_numpy", "automatic", "grad"),
+        ("on_device by an op of the host", "automatic", "vmap"),
+    ],
+)
+def test_a_call_has_the_right_value(case):
+    host_calls.case(*case)
+
+
+@pytest.mark.slow
+def test_every_call_and_check_has_the_right_value_on_two_devices():
+    names = [*host_calls.BODIES, *host_calls.KERNELS, *host_calls.ON_DEVICE]
+    cases = len(names) * len(host_calls.MESHES) * len(host_calls.TRANSFORMS)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.transforms.host_calls"],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr[-3000:])
+    assert done.stdout.count("right: ") == cases + 3
