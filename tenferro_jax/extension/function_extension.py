@@ -1,8 +1,14 @@
 """The op of a function: how arrays are nested in its arguments and results, and its derivatives.
 
-The fields beside the payload say how arrays are nested, and for which derivative an op stands: with
-a reverse rule of `defvjp` the op "forward" has the residuals as further outputs, and the op
-"tangent" is the linear map whose transpose is `bwd`.
+The fields beside the payload say how arrays are nested, and for which derivative an op stands:
+
+- Without a reverse rule: the op itself. `linearize` calls the author's rule, or JAX, and JAX
+  transposes what it gives.
+- With one, a call that is differentiated runs as "forward", whose further outputs are those
+  residuals of `fwd` that are no inputs. Its tangents are the op "tangent" of residuals and
+  tangents. The transpose of that is `bwd`; its value is the transpose of `bwd`, for forward mode.
+- In a second derivative it runs as "forward, differentiated": the value keeps its rule, and the
+  residuals have the tangents of `fwd`.
 """
 
 from __future__ import annotations
@@ -275,7 +281,7 @@ class FunctionExtension(ExtensionOp):
 
     def form_for(self, inputs: Sequence[TensorMeta]) -> FunctionExtension:
         """With a reverse rule the op "forward", whose residuals follow from the inputs."""
-        if self.stage == FORWARD:
+        if self.stage == FORWARD:  # a "forward" is differentiated in a second derivative alone
             return self.changed(stage=FORWARD_AGAIN)
         function, metas = self.function, tuple(inputs)
         if self.stage or (
@@ -375,7 +381,7 @@ class FunctionExtension(ExtensionOp):
         """Of the op "forward": the op "tangent" on the residuals."""
         forward = forward_of(self.out_tree)
         values = outputs[: forward.results.num_leaves]
-        kept = iter(outputs[len(values) :])
+        kept = iter(outputs[len(values) :])  # residuals that are inputs are no outputs
         residuals = forward.residuals.unflatten(
             [next(kept) if i < 0 else primals[i] for i in forward.inputs]
         )
@@ -409,7 +415,7 @@ class FunctionExtension(ExtensionOp):
             made = self._pulled(residuals, tangents, cotangents)
             return [jnp.zeros_like(t) if c is None else c for t, c in zip(given, made, strict=True)]
 
-        jax.eval_shape(pull, *like)  # the author's own errors arrive as they are
+        jax.eval_shape(pull, *like)  # first, so that the author's own errors arrive as they are
         try:
             with lowering_at(None):  # kernels have no transpose
                 return list(jax.linear_transpose(pull, *like)(given))

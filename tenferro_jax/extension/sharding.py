@@ -153,6 +153,8 @@ class Split(NamedTuple):
         axes: dict[str, tuple[str, ...]] = {}
         used: set[str] = set()
         stays = set(self.reduced)
+        # In turns: an axis that an output needs must not be taken by a factor that is summed, and
+        # what is wanted of the outputs comes last, because moving inputs costs more.
         for terms, specs, turn in (
             (self.inputs, given, set(self.sizes) - stays),
             (self.inputs, given, stays),

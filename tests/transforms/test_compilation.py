@@ -192,20 +192,6 @@ def test_a_traced_gradient_computes_again_behind_a_barrier():
         np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
-def test_a_call_whose_inputs_are_not_differentiated_is_not_saved():
-    """A known limit: outputs get their name where an AD rule is applied, and none is
-    applied here.
-    """
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
-
-    def call(x, w):
-        return (apply(TropicalEinsum(max_plus, "ij,jk->ik"), w, w)[0] * jnp.sin(x)).sum()
-
-    saved = jax.grad(jax.checkpoint(call, policy=save_families(TropicalEinsum.family_id)))
-    np.testing.assert_allclose(saved(x, x), jax.grad(call)(x, x), rtol=1e-12)
-    assert count(saved, x, x) == 2
-
-
 def halves(xs, k):
     """The inputs scaled by a traced number: what makes each turn of a loop another call."""
     return [x * (1 + k / 2) for x in xs]

@@ -242,57 +242,41 @@ def test_a_scope_with_64_bit_types_is_not_split():
         jax.config.update("jax_enable_x64", True)
 
 
-RULES = {
-    "i k, k j -> i j": "",
-    "i k -> i j": "a term for each of 2 inputs",
-    "i k, k j": "text such as",
-    "i k, k -> i j": "a name for each axis, none twice",
-    "i i, k j -> i j": "a name for each axis, none twice",
-    "i k, k j -> i i": "a name for each axis, none twice",
-    "i k, j k -> i j": "one size for all axes of a name",
-}
+TEXTS = [
+    ("i k -> i j", "a term for each of 2 inputs"),
+    ("i k, k j", "text such as"),
+    (("i", "i"), "text such as"),
+    ("i k, k -> i j", "a name for each axis, none twice"),
+    ("i i, k j -> i j", "a name for each axis, none twice"),
+    ("i k, k j -> i i", "a name for each axis, none twice"),
+    ("i k, j k -> i j", "one size for all axes of a name"),
+    ("..., ... -> ...", "one size for all axes of a name"),
+]
+FITTING = "i k, k j -> i j"
+MISTAKEN = [(ShardingRule(factors, merge="sum"), text) for factors, text in TEXTS] + [
+    (ShardingRule(FITTING, merge="mean"), "merge='mean'; needed one of"),
+    (ShardingRule(FITTING, whole=("l",)), "not l"),
+    (ShardingRule(FITTING, whole=(0,)), "not 0"),
+    (FITTING, "a ShardingRule, or None"),
+    (ShardingRule(FITTING, "sum", on_device=lambda s, x, y: (x,)), "merges by itself"),
+    (ShardingRule(FITTING, on_device=3), "on_device=3 with merge=''"),
+]
 
 
 @pytest.mark.clause("X13.9")
-@pytest.mark.parametrize("text", RULES)
-def test_a_rule_that_does_not_fit_is_refused(text):
-    """Where it is first needed: on several devices."""
-
-    @tj.op("test-package.refused.v1")
-    def times(x, y):
-        return x @ y
-
-    times.def_sharding(text, merge="sum")
-    x, y = placed("rows", (np.ones((8, 4), np.float32), np.ones((4, 2), np.float32)))
-    if RULES[text]:
-        ends_in(lambda: jax.jit(times)(x, y), InvalidConfig, RULES[text])
-    else:
-        close(jax.jit(times)(x, y), np.full((8, 2), 4.0))
-    assert times(np.ones((8, 4)), np.ones((4, 2))).shape == (8, 2)
-
-
-@pytest.mark.clause("X13.9")
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        (ShardingRule("... -> ...", merge="mean"), "merge='mean'; needed one of"),
-        (ShardingRule("... -> ...", whole=("k",)), "not k"),
-        ("... -> ...", "a ShardingRule, or None"),
-        (ShardingRule("... -> ...", whole=(0,)), "not 0"),
-        (ShardingRule("... -> ...", "sum", on_device=lambda s, x: (x,)), "merges by itself"),
-        (ShardingRule("... -> ...", on_device=3), "on_device=3 with merge=''"),
-        (ShardingRule(("i", "i")), "text such as"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "text"), MISTAKEN)
 def test_a_mistake_in_a_rule_is_named(rule, text):
-    kind = made(
+    """Where it is first needed: on several devices."""
+    times = made(
         "Mistaken",
         family_id="test-package.mistaken.v1",
-        lower_to_standard_ops=lambda self, x: (jnp.sin(x),),
+        input_count=2,
+        lower_to_standard_ops=lambda self, x, y: (x @ y,),
         sharding_rule=lambda self, inputs: rule,
-    )
-    (x,) = placed("rows", [X])
-    ends_in(lambda: jax.jit(lambda x: apply(kind(), x)[0])(x), InvalidConfig, re.escape(text))
+    )()
+    x, y = placed("rows", (np.ones((8, 4), np.float32), np.ones((4, 2), np.float32)))
+    ends_in(lambda: jax.jit(lambda *xs: apply(times, *xs))(x, y), InvalidConfig, re.escape(text))
+    assert apply(times, np.ones((8, 4)), np.ones((4, 2)))[0].shape == (8, 2)
 
 
 @pytest.mark.clause("X13.9")
