@@ -61,6 +61,8 @@ INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 LONGEST = 600
 LONGER = {"tenferro_jax/graph/primitives.py", "tenferro_jax/jax_seam.py"}
 """Files that may be longer: a table, and all contact with JAX internals."""
+WITH_CIRCLES = ("tenferro_jax.conformance", "ext_tropical.model")
+"""Rooms whose modules still need each other's types."""
 OPTIONAL = {"cotengra", "tqdm", "pytest"}
 
 
@@ -134,11 +136,14 @@ def test_the_tropical_package_has_floors_of_its_own():
 
 
 def test_no_cycle_between_modules():
+    """Also of types: two modules that need each other's types are one idea, or a type has its place
+    in a third one.
+    """
     graph = {}
     for package in ("tenferro_jax", "ext_tropical"):
         known = {dotted(path) for path in files(package)}
         for path in files(package):
-            named = {m for m, _ in imports(path, running=True)}
+            named = {m for m, _ in imports(path, running=dotted(path).startswith(WITH_CIRCLES))}
             graph[dotted(path)] = (named & known) - {package}
     order = list(graphlib.TopologicalSorter(graph).static_order())
     assert len(order) == len(graph) > 40
