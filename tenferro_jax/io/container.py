@@ -258,7 +258,7 @@ def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
         raise ArtifactError(
             where=where,
             given="no footer of this format at the end",
-            fix="For plain bytes of jax.export pass trusted=True.",
+            fix="If jax.export alone wrote them, pass trusted=True for plain bytes.",
         )
     with memoryview(content)[:end] as hashed:
         if hashlib.sha256(hashed).digest() != digest:
