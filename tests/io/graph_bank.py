@@ -26,7 +26,6 @@ from tenferro_jax.ops import linalg, random
 from tenferro_jax.ops.analytic import Sin
 from tenferro_jax.ops.control import Scan
 from tenferro_jax.ops.source import Constant
-from tenferro_jax.ops.vocabulary import ROOMS
 from tenferro_jax.shapes import meta_of
 
 from ..cases import CASES as EXTENSION_CASES
@@ -301,12 +300,6 @@ FEATURES = {
     "zero sizes": lambda: trace(lambda x: (x.sum(), jnp.zeros((0, 5)), np.zeros((3, 0), np.int8)),
     np.ones((0, 2))),
 }  # fmt: skip
-
-
-def room_graph(room):
-    """Every case of a room in one graph, and what goes in."""
-    cases = [(op, inputs) for op, inputs in SINGLE if type(op) in ROOMS[room]]
-    return applied(*cases), [jnp.asarray(a) for _, inputs in cases for a in inputs]
 
 
 @st.composite

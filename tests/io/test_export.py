@@ -21,7 +21,6 @@ from tenferro_jax.__main__ import main
 from tenferro_jax.engine import Engine
 from tenferro_jax.errors import (
     ADRuleError,
-    ArtifactError,
     DTypeError,
     InvalidConfig,
     ShapeError,
@@ -67,11 +66,6 @@ def test_identity_is_kept_and_decodes_to_the_op():
     assert json.loads(extension["batching"]) == [[[0], None, None]]
 
 
-def test_no_source_path_of_this_machine_is_inside(tmp_path):
-    assert b"site-packages" not in program().to_bytes()
-    assert b".py" not in program().to_bytes()
-
-
 @pytest.mark.slow
 @pytest.mark.clause("X13.7")
 def test_a_process_with_jax_alone_runs_the_file(tmp_path):
@@ -94,23 +88,6 @@ assert not [m for m in sys.modules if m.startswith(("tenferro", "ext_tropical"))
     want = np.stack([brute_force("min_plus", "ij,jk->ik", a, b)[0] for a, b in zip(x, y)])
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), want)
     np.testing.assert_array_equal(tj.load_exported(path).call(x, y), want)
-
-
-def test_damage_is_a_typed_error():
-    content = program().to_bytes()
-    ends_in(
-        (
-            lambda: tj.load_exported(content[:length])
-            for length in [0, 1, 10, len(content) // 2, *range(len(content) - 60, len(content))]
-        ),
-        ArtifactError,
-    )
-    rng = np.random.default_rng(0)
-    for position in rng.integers(0, len(content), 300):
-        flipped = bytearray(content)
-        flipped[position] ^= 1 << rng.integers(8)
-        ends_in(lambda: tj.load_exported(bytes(flipped)), ArtifactError)
-    ends_in(lambda: tj.load_exported(bytes(1000)), ArtifactError, "no footer")
 
 
 NextScaledSquare = made("NextScaledSquare", family_id="test-package.scaled_square.v2")
@@ -152,16 +129,6 @@ def test_graph_and_function_export_alike():
     for p in (tj.export(fn, x), tj.export(tj.trace(fn, x))):
         np.testing.assert_allclose(p.call(x)["y"], np.tanh(x), rtol=1e-14)
         assert p.families == ()
-
-
-def test_every_byte_after_the_program_is_covered_by_the_digest():
-    content = tj.export(jnp.sin, np.ones(2)).to_bytes()
-    start = content.index(b'{"body_bytes"')
-    for position in range(start, len(content)):
-        flipped = bytearray(content)
-        flipped[position] ^= 0x80
-        ends_in(lambda: tj.load_exported(flipped), ArtifactError)
-    assert tj.load_exported(memoryview(content)).call(np.ones(2)).shape == (2,)
 
 
 @pytest.mark.parametrize("platforms", ["cpu", (), ("foo",), ("gpu",), ("cpu", "cpu")], ids=str)
@@ -283,8 +250,11 @@ def test_gradients_of_a_file_are_those_of_the_function():
     program = tj.export(
         nested, spec, jax.ShapeDtypeStruct((n, 3), np.float64), platforms=("cpu",), vjp_order=2
     )
-    loaded = tj.load_exported(program.to_bytes())
+    content = program.to_bytes()
+    assert b".py" not in content  # no path of this machine
+    loaded = tj.load_exported(content)
     assert loaded.vjp_order == program.vjp_order == 2
+    assert loaded.families == ("tenferro-ext-tropical.einsum.v1",)
     of_file = lambda t, x: loaded.call(t, x)["loss"][0]
     of_function = lambda t, x: nested(t, x)["loss"][0]
     first = [jax.grad(f, (0, 1)) for f in (of_file, of_function)]
@@ -442,14 +412,6 @@ def test_extensions_are_checked_when_asked():
     assert tj.load_exported(content, check_extensions=True).ops() == (ScaledSquare(0.5),)
 
 
-def test_no_source_path_is_in_a_derivative_either():
-    content = tj.export(
-        lambda x: tropical_einsum("ij,jk->ik", x, x), np.ones((2, 2)), vjp_order=2
-    ).to_bytes()
-    assert b".py" not in content
-    assert tj.load_exported(content).families == ("tenferro-ext-tropical.einsum.v1",)
-
-
 def test_text_of_the_program():
     assert (
         'call @"test-package.scaled_square.v1"'
@@ -457,34 +419,35 @@ def test_text_of_the_program():
     )
 
 
+def with_print(x):
+    jax.debug.print("{}", x)
+    return x
+
+
+HOST_CODE = {
+    "print": with_print,
+    "pure": lambda x: jax.pure_callback(np.sin, x, x),
+    "io": lambda x: io_callback(np.sin, x, x),
+}
+
+
 @pytest.mark.cpu
-@pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "tpu")])
-@pytest.mark.parametrize("effect", ["print", "pure", "io"])
-def test_host_code_of_jax_is_refused_for_any_platforms(effect, platforms):
-    def with_effect(x):
-        if effect == "print":
-            jax.debug.print("{}", x)
-            return x
-        return jax.pure_callback(np.sin, x, x) if effect == "pure" else io_callback(np.sin, x, x)
-
-    error = ends_in(
-        lambda: tj.export(with_effect, jnp.zeros(2), platforms=platforms),
-        Unsupported,
-        "needed operations that JAX can write",
-    )
-    assert (
-        error.value.fix == "Remove host callbacks and jax.debug.print."
-    )  # which no choice of platforms does
-
-
-@pytest.mark.parametrize("platforms", [("tpu",), ("cpu", "cuda", "tpu")])
-def test_a_routine_that_a_platform_lacks(platforms):
-    error = ends_in(
-        lambda: tj.export(lambda x: jnp.linalg.eig(x)[0], jnp.eye(2), platforms=platforms),
-        Unsupported,
-        "'eig' not found for platform",
-    )
-    assert error.value.fix == "Export only for platforms that have this operation."
+@pytest.mark.parametrize("platforms", [("cpu",), ("tpu",), ("cpu", "cuda", "tpu")])
+def test_what_cannot_be_written_for_these_platforms_says_what_to_change(platforms):
+    for fn in HOST_CODE.values() if platforms[0] == "cpu" else ():
+        error = ends_in(
+            lambda: tj.export(fn, jnp.zeros(2), platforms=platforms),
+            Unsupported,
+            "needed operations that JAX can write",
+        )
+        assert error.value.fix == "Remove host callbacks and jax.debug.print."
+    if "tpu" in platforms:
+        error = ends_in(
+            lambda: tj.export(lambda x: jnp.linalg.eig(x)[0], jnp.eye(2), platforms=platforms),
+            Unsupported,
+            "'eig' not found for platform",
+        )
+        assert error.value.fix == "Export only for platforms that have this operation."
 
 
 def test_an_error_of_the_function_itself_is_shown():

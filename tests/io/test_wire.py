@@ -36,7 +36,6 @@ from tenferro_jax.extension import apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
-from tenferro_jax.graph.graph import Graph
 from tenferro_jax.graph.verify import verify
 from tenferro_jax.io import Limits
 from tenferro_jax.ops.random import RandomWrap
@@ -659,31 +658,6 @@ def test_a_field_of_another_kind_is_refused_where_it_is_read():
                 (InvalidConfig, ArtifactError),
                 rf"{type(op).__name__} with {field.name}=.* which needs {field.name} of type",
             )
-
-
-def test_verify_tells_of_a_field_of_another_kind():
-    graph = feature("control flow")
-    (i, node), *_ = [
-        (i, node) for i, node in enumerate(graph.nodes) if type(node.op).__name__ == "Scan"
-    ]
-    nodes = list(graph.nodes)
-    nodes[i] = node._replace(op=dataclasses.replace(node.op, reverse="false"))
-    forged = Graph(
-        graph.metas,
-        graph.input_count,
-        nodes,
-        graph.outputs,
-        graph.in_tree,
-        graph.out_tree,
-        graph.rules,
-        (),
-        graph.guards,
-    )
-    ends_in(
-        lambda: verify(forged),
-        InvalidConfig,
-        "Scan with reverse='false', which needs reverse of type bool",
-    )
 
 
 def test_what_has_no_bytes_is_refused():
