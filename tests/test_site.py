@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGES = {
     "tenferro_jax": "tenferro_jax",
     "tenferro_jax.extension": "extension",
-    "tenferro_jax.conformance": "conformance",
+    "tenferro_jax.conformance": "parts",
     "tenferro_jax.graph": "parts",
     "tenferro_jax.engine": "parts",
     "tenferro_jax.tensor": "parts",
