@@ -167,17 +167,7 @@ def test_bytes_are_equal_exactly_when_graphs_are():
         one(analytic.Sin(), (b,)),
         one(analytic.IntegerPow(1), (2,)),
         one(source.DimensionValue(b, np.dtype("int32"))),
-        *(
-            trace(fn, SPEC)
-            for fn in (
-                lambda x: x,
-                lambda x: (x,),
-                lambda x: [x],
-                lambda x: {"a": x},
-                lambda x: {"b": x},
-                lambda x: (x, None),
-            )
-        ),
+        *(trace(fn, SPEC) for fn in NESTINGS),
         *(trace(branching, SPEC, jax.ShapeDtypeStruct((), t)) for t in (np.float64, np.float32)),
     ]
     again = [

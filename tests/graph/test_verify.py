@@ -192,7 +192,9 @@ def test_ten_thousand_nodes_need_no_recursion():
     value = builder.input(X)
     for i in range(10_000):
         (value,) = builder.add((Sin(), Tanh(), Neg())[i % 3], value)
-    assert len(verify(builder.build([value])).nodes) == 10_000
+    graph = verify(builder.build([value]))
+    assert (len(graph.nodes), str(graph).count("\n")) == (10_000, 10_002)
+    assert hash(graph) == hash(builder.build([value]))
 
 
 REFUSED = [
