@@ -278,7 +278,7 @@ class Pow(Binary, function=lax.pow):
 
 
 @op
-class IntegerPow(Unary):
+class IntegerPow(Unary, function=lax.integer_pow):
     """x**exponent for a fixed integer exponent.
 
     C1: a negative exponent does not take integer x.
@@ -287,9 +287,6 @@ class IntegerPow(Unary):
     """
 
     exponent: int
-
-    def apply(self, x: jax.Array) -> jax.Array:
-        return lax.integer_pow(x, self.exponent)
 
 
 @op

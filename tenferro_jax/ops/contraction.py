@@ -158,7 +158,7 @@ class Convolution(StdTensorOp):
 
 
 @op
-class Fft(StdTensorOp):
+class Fft(StdTensorOp, function=lax.fft):
     """Discrete Fourier transform over the last axes: kind FFT, IFFT, RFFT or IRFFT.
 
     C1: one to three lengths, those of the last axes (of the real side). C2: complex; real for RFFT.
@@ -193,6 +193,3 @@ class Fft(StdTensorOp):
                 f"{'real' if self.kind == 'RFFT' else 'complex'} numbers",
                 fix="Convert, pad or slice first.",
             )
-
-    def apply(self, x: jax.Array) -> jax.Array:
-        return lax.fft(x, self.kind, self.lengths)

@@ -28,7 +28,7 @@ class Convert(Unary):
 
 
 @op
-class BitcastConvert(Unary):
+class BitcastConvert(Unary, function=lax.bitcast_convert_type):
     """The bits of x read as another dtype.
 
     C1: a narrower dtype adds a last axis of the ratio of the widths, a wider one removes it.
@@ -38,12 +38,9 @@ class BitcastConvert(Unary):
 
     dtype: DType
 
-    def apply(self, x: jax.Array) -> jax.Array:
-        return lax.bitcast_convert_type(x, self.dtype)
-
 
 @op
-class ReducePrecision(Unary):
+class ReducePrecision(Unary, function=lax.reduce_precision):
     """x rounded to a format of fewer bits, kept in its dtype.
 
     C1: floating. C2: exponent_bits at least 1, mantissa_bits at least 0.
@@ -53,9 +50,6 @@ class ReducePrecision(Unary):
 
     exponent_bits: int
     mantissa_bits: int
-
-    def apply(self, x: jax.Array) -> jax.Array:
-        return lax.reduce_precision(x, self.exponent_bits, self.mantissa_bits)
 
 
 @op

@@ -43,7 +43,7 @@ class Lu(StdTensorOp, function=linalg.lu, takes=INEXACT):
 
 
 @op
-class LuPivotsToPermutation(StdTensorOp):
+class LuPivotsToPermutation(StdTensorOp, function=linalg.lu_pivots_to_permutation):
     """The permutation of permutation_size rows that results from successive row swaps.
 
     C1: int32 swaps, at most permutation_size of them.
@@ -52,9 +52,6 @@ class LuPivotsToPermutation(StdTensorOp):
     """
 
     permutation_size: int
-
-    def apply(self, pivots: jax.Array) -> jax.Array:
-        return linalg.lu_pivots_to_permutation(pivots, self.permutation_size)
 
 
 @op

@@ -41,22 +41,18 @@ class StdTensorOp(_NoFields):
     """Base class of standard ops.
 
     A subclass is decorated with `@op`, has `input_count` (None: any number) and `output_count`, and
-    defines `apply`. Its fields are its payload; two ops are equal if type and typed payload are
-    equal.
+    a `function` or its own `apply`. Its fields are its payload; two ops are equal if type and typed
+    payload are equal.
 
     Args:
-      function: a function of lax. It is the definition; or, if a base class defines `apply`, that
-        calls it as `_function`.
+      function: a function of lax, the definition: of the inputs, then the fields. A base class may
+        define `apply` otherwise, which calls it as `_function`.
       takes: names of the dtypes that the inputs may have; None: lax decides.
     """
 
     input_count: ClassVar[Any] = 1
     output_count: ClassVar[Any] = 1
     takes: ClassVar[frozenset[str] | None] = None
-    apply: ClassVar[Any]
-    """The definition, a method or a function of lax: arrays or tracers in, one array (or a sequence
-    of them) out.
-    """
     _function: ClassVar[Any]
 
     def __init_subclass__(
@@ -68,8 +64,14 @@ class StdTensorOp(_NoFields):
         super().__init_subclass__(**kwargs)
         cls.takes = takes or cls.takes
         if function is not None:
-            name = "_function" if hasattr(cls, "apply") else "apply"
-            setattr(cls, name, staticmethod(function))
+            cls._function = staticmethod(function)
+
+    def _of_fields(self, *arrays: jax.Array) -> Any:
+        held: Any = self  # a dataclass, though the base class is not
+        return self._function(*arrays, *(getattr(self, f.name) for f in dataclasses.fields(held)))
+
+    apply: ClassVar[Any] = _of_fields
+    """The definition: arrays or tracers in, one array (or a sequence of them) out."""
 
     def check(self, *operands: Shaped) -> None:
         """Constraints that lax does not check itself; operands have dtype and shape."""

@@ -18,9 +18,6 @@ class _Reduction(StdTensorOp):
 
     axes: tuple[int, ...]
 
-    def apply(self, x: jax.Array) -> jax.Array:
-        return self._function(x, self.axes)
-
 
 @op
 class ReduceSum(_Reduction, function=lax.reduce_sum):
@@ -153,9 +150,6 @@ class _Arg(StdTensorOp):
                 fix="Take the absolute value first.",
             )
 
-    def apply(self, x: jax.Array) -> jax.Array:
-        return self._function(x, self.axis, self.index_dtype)
-
 
 @op
 class ArgMax(_Arg, function=lax.argmax):
@@ -183,9 +177,6 @@ class ArgMin(_Arg, function=lax.argmin):
 class _Cumulative(StdTensorOp):
     axis: int
     reverse: bool = False
-
-    def apply(self, x: jax.Array) -> jax.Array:
-        return self._function(x, axis=self.axis, reverse=self.reverse)
 
 
 @op

@@ -13,7 +13,7 @@ from .op import StdTensorOp, op
 
 
 @op
-class Constant(StdTensorOp):
+class Constant(StdTensorOp, function=jnp.asarray):
     """A concrete array held in the payload.
 
     Gradient: none, it has no input.
@@ -23,12 +23,9 @@ class Constant(StdTensorOp):
     input_count = 0
     value: Array
 
-    def apply(self) -> jax.Array:
-        return jnp.asarray(self.value)
-
 
 @op
-class Iota(StdTensorOp):
+class Iota(StdTensorOp, function=lax.broadcasted_iota):
     """0, 1, 2, ... along an axis, repeated along the others.
 
     C1: 0 <= axis < rank. C2: a numeric dtype.
@@ -41,12 +38,9 @@ class Iota(StdTensorOp):
     shape: tuple[Size, ...]
     axis: int
 
-    def apply(self) -> jax.Array:
-        return lax.broadcasted_iota(self.dtype, self.shape, self.axis)
-
 
 @op
-class DimensionValue(StdTensorOp):
+class DimensionValue(StdTensorOp, function=jnp.asarray):
     """A dimension expression as a scalar of an integer dtype.
 
     C1: an integer dtype.
@@ -66,9 +60,6 @@ class DimensionValue(StdTensorOp):
                 given=f"dimension {self.dim!r} as {self.dtype}",
                 needed="an integer or a dimension, an integer dtype",
             )
-
-    def apply(self) -> jax.Array:
-        return jnp.asarray(self.dim, self.dtype)
 
 
 @op

@@ -17,7 +17,7 @@ from .op import StdTensorOp, op
 
 
 @op
-class Transpose(StdTensorOp):
+class Transpose(StdTensorOp, function=lax.transpose):
     """Output axis i is input axis permutation[i].
 
     C1: a permutation of all axes.
@@ -27,12 +27,9 @@ class Transpose(StdTensorOp):
 
     permutation: tuple[int, ...]
 
-    def apply(self, x: jax.Array) -> jax.Array:
-        return lax.transpose(x, self.permutation)
-
 
 @op
-class Reshape(StdTensorOp):
+class Reshape(StdTensorOp, function=lax.reshape):
     """The same elements in row-major order, with another shape.
 
     C1: the same number of elements.
@@ -55,12 +52,9 @@ class Reshape(StdTensorOp):
                 needed=f"{math.prod(x.shape)} elements",
             )
 
-    def apply(self, x: jax.Array) -> jax.Array:
-        return lax.reshape(x, self.shape)
-
 
 @op
-class BroadcastInDim(StdTensorOp):
+class BroadcastInDim(StdTensorOp, function=lax.broadcast_in_dim):
     """Input axis i becomes output axis dims[i]; the other axes, and axes of size 1, repeat.
 
     C1: one dim for each axis, ascending. C2: each size is 1 or the output's.
@@ -71,21 +65,20 @@ class BroadcastInDim(StdTensorOp):
     shape: tuple[Size, ...]
     dims: tuple[int, ...]
 
-    def apply(self, x: jax.Array) -> jax.Array:
-        if len(self.dims) != x.ndim or sorted(self.dims) != list(
-            self.dims
-        ):  # lax accepts some of these
+    def check(self, *operands: Shaped) -> None:
+        """C1; lax accepts some others."""
+        rank = len(operands[0].shape)
+        if len(self.dims) != rank or sorted(self.dims) != list(self.dims):
             raise ShapeError(
                 where=str(self),
-                given=f"an input of rank {x.ndim}",
+                given=f"an input of rank {rank}",
                 needed=f"rank {len(self.dims)}, dims ascending",
                 fix="Give one dim for each axis, and transpose first.",
             )
-        return lax.broadcast_in_dim(x, self.shape, self.dims)
 
 
 @op
-class Slice(StdTensorOp):
+class Slice(StdTensorOp, function=lax.slice):
     """Elements start, start + stride, ... below limit, on every axis.
 
     C1: one entry for each axis. C2: 0 <= start <= limit <= size. C3: strides positive.
@@ -96,9 +89,6 @@ class Slice(StdTensorOp):
     starts: tuple[Size, ...]
     limits: tuple[Size, ...]
     strides: tuple[int, ...]
-
-    def apply(self, x: jax.Array) -> jax.Array:
-        return lax.slice(x, self.starts, self.limits, self.strides)
 
 
 @op
@@ -122,7 +112,7 @@ class Pad(StdTensorOp):
 
 
 @op
-class Reverse(StdTensorOp):
+class Reverse(StdTensorOp, function=lax.rev):
     """Reverse the order along the axes.
 
     C1: different axes, in range.
@@ -131,9 +121,6 @@ class Reverse(StdTensorOp):
     """
 
     axes: tuple[int, ...]
-
-    def apply(self, x: jax.Array) -> jax.Array:
-        return lax.rev(x, self.axes)
 
 
 @op
