@@ -1,6 +1,4 @@
-"""Graphs to be written as bytes: one of each op, one of each feature of graphs, and
-generated ones.
-"""
+"""Graphs to be written as bytes: one of each op, and one of each feature of graphs."""
 
 import dataclasses
 import functools
@@ -11,7 +9,6 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import strategies as st
 
 import ext_tropical
 import tenferro_jax as tj
@@ -34,17 +31,6 @@ from ..extension.test_identity import Color, Holder
 from ..graph.test_guards import Together
 from ..ops.test_vocabulary import CASES as OP_CASES
 
-leaves = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.complex_numbers(),
-    st.text(max_size=5),
-    st.binary(max_size=5),
-    st.sampled_from(Color),
-)
-payloads = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=6)
 Pair = namedtuple("Pair", "first second")
 F64 = np.dtype("float64")
 DTYPES = [
@@ -300,53 +286,6 @@ FEATURES = {
     "zero sizes": lambda: trace(lambda x: (x.sum(), jnp.zeros((0, 5)), np.zeros((3, 0), np.int8)),
     np.ones((0, 2))),
 }  # fmt: skip
-
-
-@st.composite
-def graphs(draw):
-    """Graphs of any wiring: ops of any room, constants of any dtype and bits, extensions of any
-    payload, loops.
-    """
-    builder = GraphBuilder()
-    pool = [builder.input(TensorMeta(F64, (2,)))]
-
-    def value(meta):
-        same = [v for v in pool if v.meta == meta]
-        if not same or draw(st.booleans()):
-            pool.append(builder.input(meta))
-            return pool[-1]
-        return draw(st.sampled_from(same))
-
-    for _ in range(draw(st.integers(1, 6))):
-        match draw(st.sampled_from(["op", "op", "op", "constant", "extension", "loop"])):
-            case "op":
-                op, inputs = draw(st.sampled_from(SINGLE))
-                pool += builder.add(op, *map(value, map(meta_of, inputs)))
-            case "constant":
-                dtype = np.dtype(draw(st.sampled_from(DTYPES)))
-                shape = draw(st.lists(st.integers(0, 3), max_size=3))
-                size = int(np.prod(shape)) * dtype.itemsize
-                data = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8)
-                pool += builder.add(
-                    Constant((data & 1 if dtype.kind == "b" else data).view(dtype).reshape(shape))
-                )
-            case "extension":
-                op = Extension.of(Holder(draw(payloads)))
-                for _ in range(draw(st.integers(0, 2))):
-                    op = op.batch(BatchLevel((0,), draw(st.sampled_from([None, "i"]))))
-                pool += builder.add(op, value(TensorMeta(F64, (2,) * (1 + len(op.batching)))))
-            case "loop":
-                body = draw(st.sampled_from([nested(1), nested(2)]))
-                pool += builder.add(
-                    Scan(body, draw(st.integers(0, 3)), 0, 1), value(TensorMeta(F64, ()))
-                )
-    outputs = draw(st.lists(st.sampled_from(pool), max_size=4))
-    tree = draw(
-        st.sampled_from(
-            [tuple, list, lambda leaves: {f"k{i}": (leaf, None) for i, leaf in enumerate(leaves)}]
-        )
-    )
-    return builder.build(outputs, out_tree=jax.tree.structure(tree([0] * len(outputs))))
 
 
 @functools.cache

@@ -4,6 +4,7 @@ python -m tests.io.hostile SUITE prints each case before it is read, then how it
 names its case.
 """
 
+import functools
 import json
 import pathlib
 import random
@@ -17,6 +18,7 @@ from tenferro_jax import TenferroError, from_wire, to_wire
 
 from ..extension.test_identity import Holder
 from ..sweep import times
+from . import hostile_exported
 from .graph_bank import register_families
 from .plain_format import resealed, sealed
 
@@ -443,29 +445,6 @@ def padded():
     return resealed(content[:place] + b"x" + content[place + 1 :])
 
 
-def truncated():
-    """Golden files cut short at every length, and those cut under a header that fits again."""
-    small = [path for path in GOLDEN if path.stat().st_size < 700]
-    for path in small if times(1) > 1 else small[:4]:
-        content = path.read_bytes()
-        for n in range(len(content)):
-            yield f"{path.stem} cut to {n} bytes", content[:n]
-        for n in range(64, len(content)):
-            cut = content[:24] + n.to_bytes(8, "little") + content[32:n]
-            yield f"{path.stem} cut to {n} bytes and sealed again", resealed(cut)
-
-
-def flipped():
-    """Golden files with a bit flipped."""
-    generator = random.Random(0)
-    for i in range(times(3000)):
-        path = generator.choice(GOLDEN)
-        content = bytearray(path.read_bytes())
-        bit = generator.randrange(8 * len(content))
-        content[bit // 8] ^= 1 << bit % 8
-        yield f"{i}: {path.stem} bit {bit}", bytes(content)
-
-
 def forged():
     """Golden files with text changed here and there, under a digest that fits again."""
     generator = random.Random(1)
@@ -490,7 +469,7 @@ def forged():
         yield f"{i}: {path.stem}", resealed(bytes(content))
 
 
-SUITES = {"hostile": hostile, "truncated": truncated, "flipped": flipped, "forged": forged}
+SUITES = {"hostile": hostile, "forged": forged, "exported": hostile_exported.cases}
 
 
 def limit_memory():
@@ -519,7 +498,8 @@ def main(suite):
     for name, content in SUITES[suite]():
         print(json.dumps(name), end=" ", flush=True)
         signal.alarm(SECONDS)
-        end = ended(name, content)
+        read = hostile_exported.ended if suite == "exported" else functools.partial(ended, name)
+        end = read(content)
         signal.alarm(0)
         print(json.dumps(end), flush=True)
     print(json.dumps("done"), flush=True)

@@ -18,8 +18,8 @@ import tenferro_jax as tj
 from tenferro_jax.errors import ArtifactError, InvalidConfig, Unsupported
 
 from ..helpers import each_ends_in, ends_in
-from ..sweep import times
 from . import hostile_exported
+from .test_hostile import ends
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = tj.export(jnp.sin, np.zeros(2, np.float32), platforms=("cpu",)).to_bytes()
@@ -47,25 +47,6 @@ def test_every_bit():
     assert content == SMALL
 
 
-def test_damage_of_many_kinds():
-    rng = np.random.default_rng(11)
-    for _ in range(times(3_000)):
-        content = bytearray(LARGER)
-        place, other, length = rng.integers(0, len(content), 3).tolist()
-        match int(rng.integers(5)):
-            case 0:
-                content[place] ^= int(rng.integers(1, 256))
-            case 1:
-                content[place : place + length % 64 + 1] = rng.bytes(length % 64 + 1)
-            case 2:
-                del content[place : place + length % 64 + 1]
-            case 3:
-                content[place:place] = content[other : other + length % 64 + 1]
-            case _:
-                content[place], content[other] = content[other], content[place]
-        assert bytes(content) == LARGER or refused(bytes(content))
-
-
 def test_the_footer_of_another_program():
     body, other = (
         jax.export.export(jax.jit(f))(np.zeros(2, np.float32)).serialize()
@@ -76,20 +57,7 @@ def test_the_footer_of_another_program():
 
 @pytest.fixture(scope="module")
 def outcomes():
-    environment = os.environ | {
-        "JAX_ENABLE_X64": "0",
-        "JAX_PLATFORMS": "cpu",  # that of the files
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, "-m", "tests.io.hostile_exported"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
-    assert done.returncode == 0, (
-        f"died with {done.returncode} at {lines[-1:]}: {done.stderr[-500:]}"
-    )
-    return dict(lines)
+    return dict(ends("exported"))
 
 
 @pytest.mark.slow

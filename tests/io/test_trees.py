@@ -10,12 +10,9 @@ import subprocess
 import sys
 import typing
 
-import chex
 import jax
 import jax.export
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import tenferro_jax as tj
@@ -51,35 +48,6 @@ def test_a_graph_keeps_its_classes():
     assert jax.tree.structure(out) == jax.tree.structure(used(*LAYERS))
     assert (type(out["out"]), type(out["again"]), out["again"].by) == (Moments, Scaled, 7)
     np.testing.assert_array_equal(out["out"].mean, X * X)
-
-
-def test_only_files_with_classes_are_of_version_2():
-    assert int.from_bytes(to_wire(trace(used, *LAYERS))[16:20], "little") == 2
-    assert (
-        int.from_bytes(to_wire(trace(lambda x: {"class": [x, (x, None)]}, X))[16:20], "little") == 1
-    )
-
-
-def test_the_state_of_an_optimiser_goes_to_a_file_and_on(tmp_path):
-    optimiser = optax.adam(0.1)
-
-    def step(params, state):
-        updates, state = optimiser.update(jax.grad(lambda p: (p**2).sum())(params), state)
-        return optax.apply_updates(params, updates), state
-
-    state = optimiser.init(jnp.asarray(X))
-    for cls in (optax.ScaleByAdamState, optax.EmptyState):
-        register_pytree_name(cls, f"optax.{cls.__name__}")
-    path = tmp_path / "step.graph"
-    with jax.numpy_dtype_promotion("standard"):  # which optax relies on
-        tj.save_graph(trace(step, jnp.asarray(X), state), path)
-    back = tj.load_graph(path).to_jax()
-    wanted, got = (jnp.asarray(X), state), (jnp.asarray(X), state)
-    for _ in range(3):
-        with jax.numpy_dtype_promotion("standard"):
-            wanted = step(*wanted)
-        got = back(*got)
-    chex.assert_trees_all_close(wanted, got, rtol=1e-12)
 
 
 def test_an_exported_program_keeps_them():

@@ -5,19 +5,14 @@ written or read is refused in words.
 import dataclasses
 import functools
 import json
-import os
-import pathlib
 import resource
 import signal
-import subprocess
-import sys
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
@@ -46,7 +41,6 @@ from ..cases import CASES as EXTENSION_CASES
 from ..cases import ids
 from ..extension_ops import ALL_RUNTIMES, RULES, KernelSine, ScaledSquare
 from ..helpers import each_ends_in, ends_in, made
-from ..sweep import times
 from .graph_bank import (
     DTYPES,
     FEATURES,
@@ -57,7 +51,6 @@ from .graph_bank import (
     constants,
     families_known,
     feature,
-    graphs,
     nested,
 )
 from .plain_format import opened, resealed, sealed
@@ -92,12 +85,6 @@ def test_every_op_goes_there_and_back():
 @pytest.mark.parametrize("name", FEATURES)
 def test_every_feature_goes_there_and_back(name):
     round_trip(feature(name))
-
-
-@given(graphs())
-@settings(max_examples=times(60))
-def test_generated_graphs_go_there_and_back(graph):
-    round_trip(graph)
 
 
 @pytest.mark.few(5)
@@ -248,43 +235,6 @@ def test_a_forger_who_writes_a_constant_twice_is_told_so(records, numbers, kind,
     end = f'["return",[{1 + len(twice)}],0,[],[]]'
     text = "".join(f"{line}\n" for line in ['["tensor","float32",[]]', *records, *nodes, end])
     ends_in(lambda: from_wire(sealed(text, np.float32(2).tobytes())), kind, message)
-
-
-@pytest.mark.slow
-def test_bytes_are_those_of_other_processes(tmp_path):
-    names = ["pytrees", "control flow", "symbolic", "tropical", "keys", "every leaf"]
-    code = (
-        "import sys, jax; jax.config.update('jax_enable_x64', True)\n"
-        "from tests.io.graph_bank import FEATURES\nimport tenferro_jax as tj\n"
-        "for i, name in enumerate(sys.argv[2:]): tj.save_graph(FEATURES[name](), "
-        "f'{sys.argv[1]}/{i}')"
-    )
-    environment = os.environ | {"PYTHONHASHSEED": "12345"}
-    root = pathlib.Path(__file__).parents[2]
-    subprocess.run(
-        [sys.executable, "-c", code, tmp_path, *names], env=environment, cwd=root, check=True
-    )
-    for i, name in enumerate(names):
-        assert (tmp_path / str(i)).read_bytes() == to_wire(feature(name))
-
-
-def test_the_format_is_what_its_page_says():
-    records, tensors = opened(
-        to_wire(trace(lambda x: jnp.sin(x) + np.array([1.0, 2.0]), np.ones(2)))
-    )
-    assert records == [
-        ["type", "float64", [2]],
-        ["op", "Sin", {"accuracy": None}],
-        ["tensor", "float64", [2]],
-        ["op", "Constant", {"value": {"tensor": 0}}],
-        ["op", "Add", {}],
-        ["graph", [0], ["tuple", 0]],
-        ["node", 0, [0], [0]],
-        ["node", 1, [], [0]],
-        ["node", 2, [1, 2], [0]],
-        ["return", [3], 0, [], []],
-    ]
-    assert tensors == [("float64", (2,), np.array([1.0, 2.0]).tobytes())]
 
 
 def test_files(tmp_path):
@@ -611,20 +561,15 @@ def test_payloads_are_validated_by_their_family():
 
 def test_a_factory_that_decodes_by_hand_is_checked(monkeypatch):
     content = with_extension(ScaledSquare.family_id, "2")
-    for decode, problem in [
-        (lambda self, payload: ScaledSquare(float(payload)), None),
+    for decode, problem in (
         (lambda self, payload: 3, "given 3 from the factory"),
         (lambda self, payload: LaterSquare(), "LaterSquare"),
         (lambda self, payload: [][0], "IndexError"),
-    ]:
+    ):
+        ByHand = type("ByHand", (ExtensionFactory,), {"decode": decode})
         monkeypatch.setattr(registry_module, "_factories", {})
-        tj.extension.register_extension(
-            type("ByHand", (ExtensionFactory,), {"decode": decode})(ScaledSquare)
-        )
-        if problem is None:
-            assert from_wire(content).nodes[0].op.op == ScaledSquare(2.0)
-        else:
-            ends_in(lambda: from_wire(content), InvalidConfig, problem)
+        tj.extension.register_extension(ByHand(ScaledSquare))
+        ends_in(lambda: from_wire(content), InvalidConfig, problem)
 
 
 # --- what cannot be written, limits ---------------------------------------------------------------
