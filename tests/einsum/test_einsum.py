@@ -10,7 +10,6 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from opt_einsum.testing import rand_equation
 
 import tenferro_jax as tj
 from tenferro_jax import einsum
@@ -21,7 +20,6 @@ from tenferro_jax.tensor import TracedTensor, eval_all
 
 from ..helpers import each_ends_in, ends_in
 from ..oracles import SIZES_OF_ONE
-from ..sweep import times
 
 ENGINE = Engine(capacity=256)
 HAND = [
@@ -67,139 +65,97 @@ HAND = [
 ]
 
 
-def random_cases(count):
-    for seed in range(count):
-        yield rand_equation(2 + seed % 4, 3, n_out=seed % 3, d_min=1, d_max=4, seed=seed)
-
-
 def integers(shapes, dtype=np.float64):
     rng = np.random.default_rng(len(shapes))
     return [rng.integers(-3, 4, size=shape).astype(dtype) for shape in shapes]
 
 
-@pytest.mark.few(12)
-@pytest.mark.parametrize(("equation", "shapes"), HAND, ids=[f"{e}|{s}" for e, s in HAND])
-def test_hand_list_for_arrays_and_for_lazy_tensors(equation, shapes):
-    xs = integers(shapes)
-    want = np.einsum(equation, *xs)
-    got = einsum(equation, *xs)
-    lazy = einsum(equation, *map(TracedTensor.from_array, xs))
-    assert got.shape == lazy.shape == want.shape
-    np.testing.assert_array_equal(got, want)
-    np.testing.assert_array_equal(lazy.eval(ENGINE), want)
+def both(cases, **how):
+    """einsum of every (equation, operands): of arrays in one compiled program, and of lazy tensors
+    in one.
+    """
 
-
-@pytest.mark.slow
-def test_random_equations_by_every_kind_of_path():
-    cases = [(equation, integers(shapes, np.int64)) for equation, shapes in random_cases(times(40))]
-
-    def by_every_path(equation, xs):
-        paths = ("auto", "greedy", True, False, [(0, 1)] * (len(xs) - 1), [tuple(range(len(xs)))])
-        return {str(path): einsum(equation, *xs, optimize=path) for path in paths}
+    def of(every):
+        return [einsum(equation, *xs, **how) for (equation, _), xs in zip(cases, every)]
 
     operands = [xs for _, xs in cases]
-    found = jax.jit(
-        lambda operands: [by_every_path(equation, xs) for (equation, _), xs in zip(cases, operands)]
-    )(operands)
-    for (equation, xs), by_path in zip(cases, found):
-        for path, got in by_path.items():
-            np.testing.assert_array_equal(
-                got, np.einsum(equation, *xs), err_msg=f"{equation} {path}"
-            )
+    lazy = [list(map(TracedTensor.from_array, xs)) for xs in operands]
+    return zip(jax.jit(of)(operands), eval_all(of(lazy), ENGINE))
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int8", "uint16", "int32", "int64", "float32", "complex128", "bool"]
-)
-def test_dtypes(dtype):
-    a, b = integers([(3, 4), (4, 2)], dtype)
-    got = einsum("ij,jk->ik", a, b)
-    assert got.dtype == dtype
-    np.testing.assert_array_equal(got, np.einsum("ij,jk->ik", a, b))
+@pytest.mark.parametrize("optimize", ["auto", False])
+def test_hand_list_for_arrays_and_for_lazy_tensors(optimize):
+    cases = [(equation, integers(shapes)) for equation, shapes in HAND]
+    for (equation, xs), found in zip(cases, both(cases, optimize=optimize)):
+        want = np.einsum(equation, *xs)
+        for got in found:
+            assert got.shape == want.shape, equation
+            np.testing.assert_array_equal(got, want, err_msg=equation)
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("equation", ["ij->i", "ii->i", "i,j->ij", "ij,ij->i", "ij,jk,kl->il"])
-def test_of_booleans_the_sum_is_or_and_the_product_and(equation):
-    whole = np.random.default_rng(0).random((3, 3)) < 0.5
-    operands = [
-        whole if len(term) == 2 else whole[0] for term in equation.split("->")[0].split(",")
+EQUATIONS = ["ij->i", "ii->i", "ij,jk->ik", "i,j->ij", "ij,ij->i", "ij,jk,kl->il", "ij->ji"]
+
+
+def of_table(x):
+    """The equations with a table for terms of two labels, and its first row for those of one."""
+    return [
+        (e, [x if len(term) == 2 else x[0] for term in e.split("->")[0].split(",")])
+        for e in EQUATIONS
     ]
-    want = np.einsum(equation, *operands)
-    for got in (
-        einsum(equation, *operands),
-        einsum(equation, *map(TracedTensor.from_array, operands)).eval(ENGINE),
-    ):
-        assert got.dtype == bool
-        np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.few(5)
-@pytest.mark.parametrize("equation", ["ij->i", "ij,jk->ik", "i,j->ij", "ij,jk,kl->il", "ij->ji"])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float32", "complex128", "bool"])
+def test_dtypes_and_of_booleans_the_sum_is_or_and_the_product_and(dtype):
+    whole = integers([(3, 3)], dtype)[0]
+    cases = of_table(whole)
+    for (equation, xs), found in zip(cases, both(cases)):
+        for got in found:
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got, np.einsum(equation, *xs), err_msg=equation)
+
+
 @pytest.mark.parametrize(
     "dtypes", [("int8", "int32"), ("bool", "int16"), ("float16", "float32")], ids=str
 )
-def test_preferred_element_type_is_what_sums_are_made_in(equation, dtypes):
+def test_preferred_element_type_is_what_sums_are_made_in(dtypes):
     """Sums that int8 wraps and float16 rounds: NumPy computes them in the wide dtype.
 
     On an H100 XLA of 0.11.2 doubles small products of int8 in int32, those of jnp.einsum too.
     """
     if dtypes == ("int8", "int32") and jax.default_backend() != "cpu":
         pytest.skip("XLA's own products of int8 are wrong there")
-    operands = [
-        np.full((3, 3) if len(term) == 2 else (3,), 101).astype(dtypes[0])
-        for term in equation.split("->")[0].split(",")
-    ]
-    want = np.einsum(equation, *operands, dtype=dtypes[1])
-    lazy = einsum(
-        equation, *map(TracedTensor.from_array, operands), preferred_element_type=dtypes[1]
-    )
-    for got in (einsum(equation, *operands, preferred_element_type=dtypes[1]), lazy.eval(ENGINE)):
-        assert got.dtype == dtypes[1]
-        np.testing.assert_array_equal(got, want)
+    whole = np.full((3, 3), 101).astype(dtypes[0])
+    cases = of_table(whole)
+    for (equation, xs), found in zip(cases, both(cases, preferred_element_type=dtypes[1])):
+        want = np.einsum(equation, *xs, dtype=dtypes[1])
+        for got in found:
+            assert got.dtype == dtypes[1]
+            np.testing.assert_array_equal(got, want, err_msg=equation)
 
 
-def test_a_narrower_preferred_element_type_is_that_of_the_result():
-    x = np.array([[1.0, 2.0**-12], [1.0, 2.0**-12]])
-    got = einsum("ij,kj->ik", x, x, preferred_element_type=jnp.float32)
-    assert got.dtype == np.float32
-    np.testing.assert_array_equal(got, np.float32(x @ x.T))
+def test_a_narrower_preferred_element_type_is_that_of_the_result_and_rounds_once():
+    x = np.array([[1.5, 2.25], [0, 0.75]], np.float32)
+    for dtype in (np.int32, jnp.bfloat16, np.int8, bool):
+        got = einsum("ij,jk,kl->il", x, x, x, preferred_element_type=dtype)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, np.einsum("ij,jk,kl->il", x, x, x).astype(dtype))
+
+    def narrow():
+        with jax.enable_x64(False):
+            einsum("ij->i", x, preferred_element_type=np.float64)
+
     each_ends_in(
         (
             lambda: einsum("ij->i", x * 1j, preferred_element_type=np.float32),
             DTypeError,
-            "given float32 for complex128 operands; needed a complex dtype",
+            "given float32 for complex64 operands; needed a complex dtype",
         ),
         (
             lambda: einsum("ij->i", x, preferred_element_type="wide"),
             DTypeError,
             "preferred_element_type: given 'wide'; needed a dtype",
         ),
-    )
-    with (
-        jax.enable_x64(False),
-        pytest.raises(
-            DTypeError, match=r"preferred_element_type: given float64 while .* or float32"
-        ) as error,
-    ):
-        einsum("ij->i", np.float32(x), preferred_element_type=np.float64)
-    assert "array" not in str(error.value)
-
-
-@pytest.mark.parametrize("dtype", [np.int32, jnp.bfloat16, np.int8, bool])
-def test_a_narrower_preferred_element_type_rounds_once(dtype):
-    x = np.array([[1.5, 2.25], [0, 0.75]], np.float32)
-    got = einsum("ij,jk,kl->il", x, x, x, preferred_element_type=dtype)
-    assert got.dtype == dtype
-    np.testing.assert_array_equal(got, np.einsum("ij,jk,kl->il", x, x, x).astype(dtype))
-
-
-@pytest.mark.parametrize("wrong", [None, 3, [(0, 5)]])
-def test_what_optimize_may_be_is_told(wrong):
-    ends_in(
-        lambda: einsum("ij,jk->ik", np.eye(2), np.eye(2), optimize=wrong),
-        InvalidConfig,
-        r"einsum, optimize: .*needed tuples of positions.*the name of an algorithm, True or False",
+        (narrow, DTypeError, r"preferred_element_type: given float64 while .* or float32"),
     )
 
 
@@ -229,23 +185,13 @@ def test_precision_is_that_of_jax_numpy(precision):
     assert node.op.precision == precision_names(precision)
 
 
-@pytest.mark.parametrize("precision", [3, "x", ("high",), ("x", "y")], ids=str)
-def test_what_is_no_precision(precision):
-    ends_in(
-        lambda: einsum("ij,jk->ik", ONES, ONES.T, precision=precision),
-        InvalidConfig,
-        r"precision: given .*; needed a lax\.Precision or its name",
-    )
-
-
 def test_mixed_dtypes_promote_alike_for_arrays_and_tensors():
     a, b, c = np.float32([[1, 2]]), np.int32([3, 4]), jnp.asarray([2, 0.5], jnp.bfloat16)
-    for operands in ((a, b), (b, a), (b, c), (c, b), (a, c)):
-        terms = ",".join("ij" if x.ndim == 2 else "j" for x in operands)
+    pairs = [("ij,j", (a, b)), ("j,ij", (b, a)), ("j,j", (b, c)), ("j,j", (c, b)), ("ij,j", (a, c))]
+    for (equation, xs), found in zip(pairs, both(pairs)):
         with jax.numpy_dtype_promotion("standard"):
-            want = jnp.einsum(terms, *operands)
-        lazy = einsum(terms, TracedTensor.from_array(operands[0]), operands[1])
-        for got in (einsum(terms, *operands), lazy.eval(ENGINE)):
+            want = jnp.einsum(equation, *xs)
+        for got in found:
             assert got.dtype == want.dtype
             np.testing.assert_array_equal(got, want)
     assert einsum("i,->i", np.float32([1, 2]), 0.5).dtype == np.float32
@@ -282,24 +228,15 @@ INTERLEAVED = [
 ]
 
 
-@pytest.mark.parametrize(("labels", "shapes"), INTERLEAVED)
-def test_the_interleaved_form(labels, shapes):
-    xs = integers(shapes)
-    arguments = [part for pair in zip(xs, labels, strict=False) for part in pair] + labels[
-        len(xs) :
-    ]
-    lazy = [
-        TracedTensor.from_array(x) if i % 2 == 0 and i < 2 * len(xs) else x
-        for i, x in enumerate(arguments)
-    ]
-    want = np.einsum(*arguments)
-    for got in (
-        einsum(*arguments),
-        einsum(*lazy).eval(ENGINE),
-        jax.jit(lambda x: einsum(x, *arguments[1:]))(xs[0]),
-    ):
-        assert got.shape == want.shape
-        np.testing.assert_array_equal(got, want)
+def test_the_interleaved_form():
+    for labels, shapes in INTERLEAVED:
+        xs = integers(shapes)
+        pairs = [part for pair in zip(xs, labels, strict=False) for part in pair]
+        call = [*pairs, *labels[len(xs) :]]
+        for first in (xs[0], TracedTensor.from_array(xs[0])):
+            got = einsum(first, *call[1:])
+            got = got.eval(ENGINE) if isinstance(got, TracedTensor) else got
+            np.testing.assert_array_equal(got, np.einsum(*call), strict=True)
 
 
 @pytest.mark.slow
@@ -314,10 +251,10 @@ def test_more_labels_than_letters_of_the_alphabet():
     )
 
 
-def test_jit_and_vmap():
+def test_vmap():
     a, b = integers([(5, 2, 3), (3, 4)])
-    fn = jax.jit(jax.vmap(lambda a, b: einsum("ij,jk->ki", a, b), (0, None)))
-    np.testing.assert_array_equal(fn(a, b), np.einsum("bij,jk->bki", a, b))
+    got = jax.vmap(lambda a, b: einsum("ij,jk->ki", a, b), (0, None))(a, b)
+    np.testing.assert_array_equal(got, np.einsum("bij,jk->bki", a, b))
 
 
 def test_symbolic_sizes():
@@ -387,6 +324,19 @@ def test_refusals(equation):
 
 def test_what_is_no_equation_or_operand():
     each_ends_in(
+        (
+            (lambda: einsum("ij,jk->ik", ONES, ONES.T, optimize=x) for x in (None, 3, [(0, 5)])),
+            InvalidConfig,
+            r"einsum, optimize: .*needed tuples of positions.*name of an algorithm, True or False",
+        ),
+        (
+            (
+                lambda: einsum("ij,jk->ik", ONES, ONES.T, precision=x)
+                for x in (3, "x", ("high",), ("x", "y"))
+            ),
+            InvalidConfig,
+            r"precision: given .*; needed a lax\.Precision or its name",
+        ),
         (lambda: einsum(ONES, ONES), InvalidConfig, "Pass the equation first"),
         (lambda: einsum("ij", "text"), DTypeError, "operand 0"),
         (lambda: einsum("ij"), InvalidConfig, "given 0 operands; needed 1"),
