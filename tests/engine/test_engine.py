@@ -4,7 +4,6 @@ what a program tells.
 
 import concurrent.futures
 import threading
-import time
 
 import jax
 import jax.export
@@ -14,30 +13,28 @@ import numpy as np
 import pytest
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Graph, grad, trace
+from tenferro_jax import grad, trace
+from tenferro_jax.bounded_cache import BoundedCache
 from tenferro_jax.engine import Cost, Engine, compile_std_to_exec
-from tenferro_jax.engine import engine as engine_module
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare, ScaledSquareRule
-from ..helpers import each_ends_in, ends_in
+from ..helpers import each_ends_in, ends_in, throw
 from ..oracles import brute_force
 
 F64 = np.dtype("float64")
-COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.fixture
 def compilations():
-    """The number of executables that XLA has made since the test began."""
+    """An item for each executable that XLA has made since the test began."""
     count = []
 
-    def listen(event, duration, **_):
-        if event == COMPILED:
-            count.append(duration)
+    def listen(event, _, **__):
+        count.extend([event] * (event == "/jax/core/compile/backend_compile_duration"))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield count
@@ -49,50 +46,31 @@ def scaled(k, x):
 
 
 def test_equal_graphs_hit_and_the_least_recently_used_goes_first():
-    engine = Engine(capacity=2)
-    x = np.arange(3.0)
-    one, two, three = (scaled(k, x) for k in (1.0, 2.0, 3.0))
-    for graph, k in ((one, 1), (two, 2), (one, 1), (three, 3)):
-        np.testing.assert_array_equal(engine.eval(graph, x), x * k)
-    assert engine.stats()[:3] == (1, 3, 2)
-    engine.eval(scaled(1.0, x), x)  # an equal graph; two was the one to go
-    assert engine.stats()[:3] == (2, 3, 2)
-    engine.eval(two, x)
-    assert engine.stats()[:3] == (2, 4, 2)
+    engine, x = Engine(capacity=2), np.arange(3.0)
+    # (factor, hits and misses afterwards); 2 is the one to go when 3 comes
+    for k, stats in ((1, (0, 1)), (2, (0, 2)), (1, (1, 2)), (3, (1, 3)), (1, (2, 3)), (2, (2, 4))):
+        np.testing.assert_array_equal(engine.eval(scaled(float(k), x), x), x * k)
+        assert engine.stats()[:2] == stats
+    assert repr(engine) == "Engine(2 of 2 programs, 2 hits, 4 misses)"
     engine.clear()
-    assert engine.stats()[:3] == (2, 4, 0)
-    np.testing.assert_array_equal(engine.eval(one, x), x)
-    assert engine.stats()[:3] == (2, 5, 1)
-
-
-def test_the_engines_settings():
-    assert repr(Engine()) == "Engine(0 of 128 programs, 0 hits, 0 misses)"
-    wrong = (lambda: Engine(capacity=wrong) for wrong in (0, -1, "a", True, 1.5))
+    assert engine.stats() == (2, 4, 0, 2)
     each_ends_in(
-        (wrong, InvalidConfig, "capacity"),
+        ((lambda: Engine(capacity=x) for x in (0, -1, "a", True, 1.5)), InvalidConfig, "capacity"),
         (lambda: Engine(rules=[ScaledSquareRule()]), InvalidConfig, "ExtensionRuleSet"),
     )
 
 
-def test_a_symbolic_graph_is_bound_once_for_each_size(monkeypatch):
+def test_a_symbolic_graph_is_bound_once_for_each_size():
     (b,) = jax.export.symbolic_shape("b")
-    engine, bound = Engine(), []
-    original = Graph.bound_metas
-    monkeypatch.setattr(
-        Graph, "bound_metas", lambda self, *args: bound.append(self) or original(self, *args)
-    )
+    engine = Engine()
     graph = trace(lambda x: jnp.flip(x) * x.shape[0], jax.ShapeDtypeStruct((b,), F64))
     for size in (2, 3, 2, 3, 2):
-        np.testing.assert_array_equal(
-            engine.eval(graph, np.arange(size) * 1.0), np.arange(size)[::-1] * size * 1.0
-        )
+        x = np.arange(size) * 1.0
+        np.testing.assert_array_equal(engine.eval(graph, x), x[::-1] * size)
     assert engine.stats()[:3] == (3, 2, 2)
-    assert len(bound) == 2
     ends_in(lambda: engine.compile(graph), InvalidConfig, r"symbolic inputs float64\[b\]")
-    np.testing.assert_array_equal(
-        engine.compile(graph.bound_to(np.ones(2)))(np.arange(2.0)), [2.0, 0.0]
-    )
-    assert engine.stats()[:3] == (3, 4, 3)
+    program = engine.compile(graph.bound_to(np.ones(2)))
+    np.testing.assert_array_equal(program(np.arange(2.0)), [2.0, 0.0])
 
 
 def test_an_executable_is_made_once(compilations):
@@ -128,41 +106,22 @@ def test_arrays_on_other_devices_and_meshes_run_where_they_are():
     np.testing.assert_allclose(program(x), np.sin(np.arange(8.0)) * 2, rtol=1e-14)
 
 
-@pytest.fixture
-def on_compiling(monkeypatch):
-    """A list of functions: each compilation calls the last one, and removes it."""
-    calls, compiled = [], engine_module.compile_std_to_exec
+def test_a_cache_makes_a_value_once_for_all_threads_and_anew_after_a_failure():
+    cache, entered, go = BoundedCache(4, "test"), threading.Event(), threading.Event()
 
-    def watched(graph):
-        if calls:
-            calls.pop()()
-        return compiled(graph)
+    def make():
+        entered.set()
+        return 5 if go.wait(30) else None
 
-    monkeypatch.setattr(engine_module, "compile_std_to_exec", watched)
-    return calls
-
-
-def test_two_threads_that_ask_for_one_program_compile_it_once(on_compiling):
-    entered, (engine, x) = threading.Event(), (Engine(), np.arange(3.0))
-    on_compiling += [lambda: (entered.set(), time.sleep(0.2))]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        first = pool.submit(engine.eval, scaled(5.0, x), x)
+        found = [pool.submit(cache.get, "a", make)]
         assert entered.wait(30)
-        others = [pool.submit(engine.eval, scaled(5.0, x), x) for _ in range(3)]
-    assert all(done.result().tolist() == [0.0, 5.0, 10.0] for done in (first, *others))
-    assert engine.stats()[:3] == (3, 1, 1)
-
-
-def test_a_compilation_that_fails_is_tried_anew(on_compiling):
-    def fail():
-        raise RuntimeError("stop")
-
-    on_compiling.append(fail)
-    engine, x = Engine(), np.arange(3.0)
-    graph = scaled(7.0, x)
-    ends_in(lambda: engine.eval(graph, x), RuntimeError, "stop")
-    assert engine.eval(graph, x).tolist() == [0.0, 7.0, 14.0]
-    assert engine.stats()[:3] == (0, 2, 1)
+        found += [pool.submit(cache.get, "a", lambda: 6) for _ in range(3)]
+        go.set()
+    assert [one.result() for one in found] == [5] * 4
+    ends_in(lambda: cache.get("b", lambda: throw(RuntimeError("stop"))), RuntimeError, "stop")
+    assert cache.get("b", lambda: 7) == 7
+    assert cache.stats()[:3] == (3, 3, 2)
 
 
 def test_under_a_jax_transform_the_graph_runs_with_the_rules_of_the_call():
