@@ -1,5 +1,5 @@
-"""Tropical steps split over devices: the collectives of a product of matrices, and the bits and
-winners of one device.
+"""Tropical functions on meshes with automatic and explicit axes: the bits and winners of one device,
+and for a step the collectives of a product of matrices.
 """
 
 import dataclasses
@@ -17,11 +17,15 @@ from jax.sharding import AxisType
 
 from ext_tropical import (
     Network,
+    align,
     best_assignment,
     closure,
     log_sum_exp,
+    matrix_power,
+    tropical_dot_general,
     tropical_einsum,
     tropical_einsum_with_argmax,
+    tropical_reduce_sum,
     viterbi,
 )
 from ext_tropical.algebra.semiring import SelectiveSemiring, register_semiring
@@ -88,41 +92,41 @@ def gradient(fn):
     return jax.grad(lambda x, y: (fn(x, y) * WEIGHTS).sum(), (0, 1))
 
 
+def near(got, want, tolerance=2e-5):
+    for pair in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(*pair, rtol=tolerance, atol=tolerance)
+
+
 def equal(got, want):
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-SELECTIVE = ["max_plus", "min_plus", "max_mul", "min_max"]
+CASES = [*((name, "float32") for name in ("max_plus", "min_plus", "max_mul", "min_max"))]
+CASES += [(name, dtype) for name in ("max_plus",) for dtype in ("float64", "int32", "bfloat16")]
+CASES += [("or_and", "bool")]
 
 
-@pytest.mark.few(4)
-@pytest.mark.parametrize("semiring", SELECTIVE)
+@functools.partial(jax.jit, static_argnums=2)
+def value_and_winners(x, y, semiring):
+    return value(x, y, semiring), *winners(x, y, semiring)
+
+
+@pytest.mark.few(7)
+@pytest.mark.parametrize(("semiring", "dtype"), CASES)
 @pytest.mark.parametrize("split", SPLITS)
-def test_bits_and_winners_are_those_of_one_device(split, semiring):
+def test_bits_and_winners_are_those_of_one_device(split, semiring, dtype):
     """With few distinct entries, so that many candidates are equal, infinities and NaN."""
-    table = np.random.default_rng(1).integers(1, 5, (2, 64, 64)).astype(np.float32)
-    table[0, 3, 17] = table[1, 40, 5] = np.nan
-    table[0, 5], table[1, :, 9] = -np.inf, np.inf
-    zero = {"max_plus": -np.inf, "min_plus": np.inf}.get(semiring, 0.0)
-    table[0, 8], table[0, 11, ::3] = zero, zero
-    for x, y in ((X, Y), table):
-        a, b = placed(split, x, y)
-        run = functools.partial(winners, semiring=semiring)
-        equal(jax.jit(run)(a, b), jax.jit(run)(x, y))
-        equal(jax.jit(functools.partial(value, semiring=semiring))(a, b), run(x, y)[0])
+    table = np.random.default_rng(1).integers(0 if dtype == "bool" else 1, 5, (2, 64, 64))
+    x, y = (np.array(side, jnp.dtype(dtype)) for side in table)
+    if dtype == "float32":
+        x[3, 17] = y[40, 5] = np.nan
+        x[5], y[:, 9] = -np.inf, np.inf
+        x[8] = x[11, ::3] = {"max_plus": -np.inf, "min_plus": np.inf}.get(semiring, 0.0)
+    equal(value_and_winners(*placed(split, x, y), semiring), value_and_winners(x, y, semiring))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32", "bfloat16", "bool"])
-def test_dtypes(dtype):
-    table = np.random.default_rng(2).integers(0, 2 if dtype == "bool" else 9, (2, 64, 64))
-    x, y = (jnp.asarray(side).astype(dtype) for side in table)
-    run = functools.partial(winners, semiring="or_and" if dtype == "bool" else "max_plus")
-    for split in ("contracted", "rows and contracted"):
-        equal(jax.jit(run)(*placed(split, x, y)), jax.jit(run)(x, y))
-
-
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("split", SPLITS)
 def test_collectives_are_those_of_a_product(split):
     """A winner needs a second reduction: the value, then the first entry among those that have it.
@@ -146,7 +150,7 @@ def test_collectives_are_those_of_a_product(split):
         assert collectives(gradient(fn), x, y) == ({"all-reduce": want} if want else {})
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("fn", [value, winners])
 @pytest.mark.parametrize(
     ("rows", "columns", "is_cut"), [(1024, 768, True), (1021, 1024, True), (1021, 1031, False)]
@@ -167,35 +171,21 @@ def test_a_large_result_is_merged_block_by_block(rows, columns, is_cut, fn):
     assert held < 0.8 * own if is_cut else held >= own
 
 
-@pytest.mark.few(2)
+@jax.jit
+def derivatives(x, y):
+    """Along the winners; under log_sum_exp the gradient, and its own."""
+    soft = functools.partial(value, semiring=log_sum_exp(0.5))
+    second = jax.grad(lambda x, y: (gradient(soft)(x, y)[0] ** 2).sum(), (0, 1))
+    return gradient(value)(x, y), gradient(soft)(x, y), second(x, y)
+
+
+@pytest.mark.few(1)
 @pytest.mark.parametrize("split", SPLITS)
 def test_derivatives(split):
-    x, y = placed(split, X, Y)
-    soft = functools.partial(value, semiring=log_sum_exp(0.5))
-    for fn in (value, soft):
-        for got, want in zip(jax.jit(gradient(fn))(x, y), jax.jit(gradient(fn))(X, Y), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-        tangent = jax.jit(lambda x, y, fn=fn: jax.jvp(fn, (x, y), (y, x)))
-        for got, want in zip(tangent(x, y), tangent(X, Y), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    second = jax.jit(jax.grad(lambda x, y: (gradient(soft)(x, y)[0] ** 2).sum(), (0, 1)))
-    for got, want in zip(second(x, y), second(X, Y), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    near(derivatives(*placed(split, X, Y)), derivatives(X, Y), 1e-4)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("split", ["rows", "contracted", "rows and contracted"])
-def test_explicit_axes(split):
-    x, y = placed(split, X, Y, kind=AxisType.Explicit)
-    rows = jax.typeof(x).sharding.spec[0]
-    with jax.set_mesh(x.sharding.mesh):
-        for fn in (value, winners):
-            out = jax.jit(fn)(x, y)
-            equal(out, jax.jit(fn)(X, Y))
-            assert all(leaf.sharding.spec[0] == rows for leaf in jax.tree.leaves(out))
-
-
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("equation", ["bij,bjk->bik", "ijk,jkl->il", "ij->i", "ij,j->i"])
 def test_other_steps(equation):
     """Each label in turn over eight devices, values and winners."""
@@ -240,8 +230,8 @@ class Later(SelectiveSemiring):
         return max_plus.one(dtype)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.few(1)
+@pytest.mark.parametrize("split", ["contracted by two axes", "rows and contracted", "columns"])
 def test_semirings_of_authors(split):
     """One that selects, and sums, whose contracted labels are gathered."""
     x, y = placed(split, X, Y)
@@ -276,7 +266,7 @@ OPS = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", OPS)
 def test_the_rule_of_each_op(name):
     report = check(OPS[name], only=["sharding_rule"])
@@ -295,7 +285,7 @@ def test_each_device_runs_the_kernel():
         assert "tenferro" in jax.jit(value).lower(x, y).compile().as_text()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("semiring", ["max_plus", "max_mul", "log_sum_exp"])
 def test_a_batch_of_small_networks_is_one_op_on_each_device(semiring, kind):
@@ -316,7 +306,7 @@ def test_a_batch_of_small_networks_is_one_op_on_each_device(semiring, kind):
             )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("label", "xabz")
 def test_small_networks_are_those_of_one_device_whichever_label_is_split(label, kind):
@@ -334,13 +324,11 @@ def test_small_networks_are_those_of_one_device_whichever_label_is_split(label, 
             value = functools.partial(tropical_einsum, f"{','.join(terms)}->xz", semiring=algebra)
             gradient = jax.grad(lambda *xs, value=value: (value(*xs) ** 2).sum(), (0, 1, 2, 3))
             assert "network" in routes(value, *given)[0].family_id
-            for fn in (value, gradient):
-                found, want = (jax.tree.leaves(jax.jit(fn)(*xs)) for xs in (given, tables))
-                for pair in zip(found, want, strict=True):
-                    np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-5)
+            both = jax.jit(lambda *xs: (value(*xs), gradient(*xs)))
+            near(both(*given), both(*tables))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("specs", [(P(), P(None, None)), (P(None), P("d")), (P("d"), P("d"))])
 def test_questions_outside_jit(specs, kind):
@@ -358,6 +346,192 @@ def test_questions_outside_jit(specs, kind):
         for ask in (lambda n: n.best(), lambda n: n.best(k=3), lambda n: list(n.all_best())):
             equal(ask(ours), ask(alone))
         equal(ours.sample(jax.random.key(0), (5,)), alone.sample(jax.random.key(0), (5,)))
+
+
+# --- every public function ------------------------------------------------------------------------
+
+CHAIN, LOOP = "ij,jk,kl->il", "ij,jk,kl,li->i"
+SLICED = 80_000
+"""Bytes of working memory, for which a chain of matrices of 64 x 64 is sliced."""
+
+
+def table(*shape):
+    """Few distinct numbers, so that many candidates are equal."""
+    return rng.integers(0, 9, shape).astype(np.float32)
+
+
+SMALL = [table(8, 8) for _ in range(3)]
+LARGE = [table(64, 64) for _ in range(4)]
+
+
+def walks(costs):
+    found = closure(costs + 1)
+    return found.value, found.converged, found.on_cycle, found.predecessors()
+
+
+def last_winners(*tables):
+    found = tropical_einsum_with_argmax(CHAIN, *tables)
+    return found.value, found.winner, found.coordinates(), found.feasible
+
+
+def decoded(k, *tables):
+    found = viterbi(*tables, k=k)
+    return found.score, found.states, found.feasible
+
+
+def aligned(*scores, **how):
+    found = align(*scores, **how)
+    return found.score, found.path
+
+
+def asked(question, *tables, **how):
+    return question(Network("ab,bc,cd->", *tables, **how))
+
+
+QUESTIONS = {
+    "value": Network.value,
+    "best": Network.best,
+    "the 3 best": lambda net: net.best(k=3),
+    "log_partition": Network.log_partition,
+    "marginals": Network.marginals,
+    "entropy": Network.entropy,
+    "given": lambda net: net.given(a=1, d=2).best(),
+    "sum_out": lambda net: net.sum_out("b").best(),
+    "sample": lambda net: net.sample(jax.random.key(0), (5,)),
+}
+HIDDEN = [table(8), table(8, 8), table(16, 8)]
+PAIRS = [table(8, 16)]
+FUNCTIONS = {
+    "closure": (walks, SMALL[:1]),
+    "matrix_power": (lambda a: matrix_power(a, 5), SMALL[:1]),
+    "one step": (functools.partial(tropical_einsum, "ij,jk->ik"), SMALL[:2]),
+    "small plan": (functools.partial(tropical_einsum, CHAIN), SMALL),
+    "large plan": (functools.partial(tropical_einsum, LOOP), LARGE),
+    "log_sum_exp": (functools.partial(tropical_einsum, LOOP, semiring=log_sum_exp()), LARGE),
+    "equal shares": (functools.partial(tropical_einsum, CHAIN, ties="split"), SMALL),
+    "slices": (functools.partial(tropical_einsum, "ij,jk,kl->l", memory_limit=SLICED), LARGE[:3]),
+    "best of slices": (
+        functools.partial(best_assignment, "ij,jk,kl->l", memory_limit=SLICED + 20_000),
+        LARGE[:3],
+    ),
+    "diagonals": (functools.partial(tropical_einsum, "iij,jk->ik"), [table(8, 8, 8), SMALL[0]]),
+    "outer product": (functools.partial(tropical_einsum, "i,j"), [table(8), table(8)]),
+    "best of a step": (functools.partial(best_assignment, "ij,jk->ik"), SMALL[:2]),
+    "best of a plan": (functools.partial(best_assignment, LOOP), LARGE),
+    "winners": (last_winners, SMALL),
+    "viterbi": (functools.partial(decoded, None), HIDDEN),
+    "viterbi, 3 best": (functools.partial(decoded, 3), HIDDEN),
+    "align": (functools.partial(aligned, gap=-1.0), PAIRS),
+    "align, local": (functools.partial(aligned, gap=-1.0, gap_open=-2.0, mode="local"), PAIRS),
+    "align, soft": (functools.partial(aligned, gap=-1.0, semiring="log_sum_exp"), PAIRS),
+    "align, lengths": (functools.partial(aligned, lengths=(5, 7), semiring="min_plus"), PAIRS),
+    "dot_general": (tropical_dot_general, SMALL[:2]),
+    "reduce_sum": (functools.partial(tropical_reduce_sum, axis=0), SMALL[:1]),
+    **{
+        f"small network, {name}": (functools.partial(asked, question), SMALL)
+        for name, question in QUESTIONS.items()
+    },
+    "large network": (functools.partial(asked, Network.best), LARGE[:3]),
+    "network in slices": (
+        functools.partial(asked, Network.marginals, memory_limit=SLICED + 20_000),
+        LARGE[:3],
+    ),
+}
+
+
+FIRST = P("d")
+
+
+def placed_on(kind, arrays, spec=FIRST):
+    on = mesh((8,), kind)
+    return [jax.device_put(x, jax.NamedSharding(on, spec)) for x in arrays]
+
+
+@pytest.mark.few(12)
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_are_those_of_one_device(name, kind):
+    """Outside jit without a mesh that is set, and inside with one."""
+    fn, arrays = FUNCTIONS[name]
+    given, want = placed_on(kind, arrays), fn(*arrays)
+    near(fn(*given), want)
+    with jax.set_mesh(mesh((8,), kind)):
+        near(jax.jit(fn)(*given), want)
+
+
+def test_the_default_mesh_of_jax():
+    costs = SMALL[0] + 1
+    on = jax.make_mesh((8,), ("d",))
+    for spec in (P("d"), P(None, "d")):
+        given = jax.device_put(costs, jax.NamedSharding(on, spec))
+        found, want = closure(given), closure(costs)
+        near(found, want)
+        np.testing.assert_array_equal(found.walk(0, 5), want.walk(0, 5))
+        assert found.value.sharding.is_equivalent_to(given.sharding, 2)
+
+
+DIFFERENTIATED = ["closure", "large plan", "slices", "viterbi, 3 best", "align", "small plan"]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_derivatives_and_batches(name, mapped):
+    fn, arrays = FUNCTIONS[name]
+
+    def loss(*xs):
+        return (jax.tree.leaves(fn(*xs))[0] ** 2).sum()
+
+    run = jax.jit(jax.vmap(jax.grad(loss)) if mapped else jax.grad(loss))
+    if mapped:
+        arrays = [np.stack([x] * 8) for x in arrays]
+    want = run(*arrays)
+    with jax.set_mesh(mesh((8,), AxisType.Explicit)):
+        near(run(*placed_on(AxisType.Explicit, arrays)), want)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+@pytest.mark.parametrize("spec", [P("d"), P(None, "d")])
+@pytest.mark.parametrize("number", [2, 1, 0])
+def test_the_gradient_by_one_table_of_a_network(number, spec, kind):
+    """The labels of the result that this table lacks are split, so that its entries get parts from
+    all devices. Judged by differences of NumPy's maximum: entries are of one kind, so that no
+    candidates are equal.
+    """
+    arrays = [np.random.default_rng(i).normal(size=(8, 8)) for i in range(3)]
+
+    def in_numpy(x):
+        a, b, c = (x if i == number else y for i, y in enumerate(arrays))
+        sums = a[:, :, None, None] + b[None, :, :, None] + c[None, None]
+        return (sums.max((1, 2)) ** 2).sum()
+
+    want = np.zeros((8, 8))
+    for at in np.ndindex(8, 8):
+        step = np.zeros((8, 8))
+        step[at] = 1e-6
+        want[at] = (in_numpy(arrays[number] + step) - in_numpy(arrays[number] - step)) / 2e-6
+
+    def loss(*xs):
+        return (tropical_einsum(CHAIN, *xs) ** 2).sum()
+
+    got = jax.jit(jax.grad(loss, number))(*placed_on(kind, map(jnp.asarray, arrays), spec))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+@pytest.mark.parametrize("semiring", ["log_sum_exp", "max_plus"])
+def test_slices_over_devices(semiring, kind):
+    fn = functools.partial(tropical_einsum, "ij,jk->ik", semiring=semiring)
+
+    def slopes(fn, *xs):
+        return jax.grad(lambda *xs: (fn(*xs) ** 2).sum(), (0, 1))(*xs)
+
+    given, over = placed_on(kind, SMALL[:2]), functools.partial(fn, over="d")
+    with jax.set_mesh(mesh((8,), kind)):
+        near(over(*given), fn(*SMALL[:2]))
+        near(slopes(over, *given), slopes(fn, *SMALL[:2]))
 
 
 SIXTY_FOUR = """
@@ -405,24 +579,3 @@ def test_64_devices():
         elif question != "value" and "contracted" in split:
             found[1] += 2
         assert found[0] == found[1], (split, question, ours, product)
-
-
-def test_uses_split_by_themselves():
-    """Shortest paths, a batch of decodings and a network, beside one device."""
-    costs = np.random.default_rng(5).uniform(1, 9, (16, 16)).astype(np.float32)
-    (split,) = placed_on("d", costs)
-    run = jax.jit(lambda c: closure(c, semiring="min_plus").value)
-    equal(run(split), run(costs))
-    start, moves, seen = (
-        np.random.default_rng(6).normal(size=size).astype(np.float32)
-        for size in ((4,), (4, 4), (8, 10, 4))
-    )
-    decode = jax.jit(jax.vmap(lambda s: viterbi(start, moves, s)))
-    equal(decode(placed_on("d", seen)[0]), decode(seen))
-    network = jax.jit(lambda *xs: tropical_einsum("ab,bc,cd,da->", *xs))
-    tables = np.random.default_rng(7).normal(size=(4, 16, 16)).astype(np.float32)
-    equal(network(*placed_on("d", *tables)), network(*tables))
-
-
-def placed_on(axis, *arrays):
-    return [jax.device_put(x, jax.NamedSharding(mesh((8,)), P(axis))) for x in arrays]
