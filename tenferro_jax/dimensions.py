@@ -322,42 +322,27 @@ class Guard(NamedTuple):
         return f"{self.lhs} == {self.rhs}"
 
 
-def canonical_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
-    """The undecided guards, each once, in the order of their text.
-
-    Raises:
-      ShapeError: one does not hold.
-    """
-    kept: dict[str, Guard] = {}
-    for lhs, rhs, where in guards:
-        first, second = sorted((lhs, rhs), key=str)
-        guard = Guard(first, second, where)
-        equal = are_equal(lhs, rhs)
-        if equal is None:
-            kept.setdefault(str(guard), guard)
-        elif not equal:
-            raise _violation(guard, guard)
-    return tuple(guard for _, guard in sorted(kept.items()))
-
-
-def bound_guards(guards: Iterable[Guard], bind: Callable[[SymDim], SymDim]) -> tuple[Guard, ...]:
-    """The guards for given sizes of their symbols, without those that then hold.
+def canonical_guards(
+    guards: Iterable[Guard], bind: Callable[[SymDim], SymDim] = lambda size: size
+) -> tuple[Guard, ...]:
+    """The undecided guards, each once, in the order of their text; for other sizes of their symbols
+    if `bind` gives them.
 
     Raises:
       ShapeError: a guard does not hold; the text has its dimensions and their sizes.
     """
-    bound = []
+    kept: dict[str, Guard] = {}
     for guard in guards:
-        found = Guard(bind(guard.lhs), bind(guard.rhs), guard.where)
-        if are_equal(found.lhs, found.rhs) is False:
-            raise _violation(guard, found)
-        bound.append(found)
-    return canonical_guards(bound)
-
-
-def _violation(guard: Guard, found: Guard) -> ShapeError:
-    return ShapeError(
-        where=guard.where,
-        given=f"{found.lhs} for dimension {guard.lhs} and {found.rhs} for dimension {guard.rhs}",
-        needed=f"{guard}, which the graph assumes",
-    )
+        lhs, rhs = bind(guard.lhs), bind(guard.rhs)
+        equal = are_equal(lhs, rhs)
+        if equal is None:
+            first, second = sorted((lhs, rhs), key=str)
+            found = Guard(first, second, guard.where)
+            kept.setdefault(str(found), found)
+        elif not equal:
+            raise ShapeError(
+                where=guard.where,
+                given=f"{lhs} for dimension {guard.lhs} and {rhs} for dimension {guard.rhs}",
+                needed=f"{guard}, which the graph assumes",
+            )
+    return tuple(guard for _, guard in sorted(kept.items()))

@@ -48,14 +48,12 @@ class TenferroError(Exception):
         TenferroError.__init__(self, **{name: parts[name] for name in names})
 
     def __reduce__(self) -> Any:
-        return _rebuild, (type(self), dict(self.__dict__))
+        # Without __init__, whose parameters are those of each class.
+        return _new, (type(self), *self.args), vars(self)
 
 
-def _rebuild(cls: type[TenferroError], parts: dict[str, str]) -> TenferroError:
-    error = cls.__new__(cls)
-    TenferroError.__init__(error, **{k: parts[k] for k in ("where", "given", "needed", "fix")})
-    error.__dict__.update(parts)
-    return error
+def _new(cls: type[TenferroError], *args: object) -> TenferroError:
+    return cls.__new__(cls, *args)
 
 
 def first_line(error: BaseException) -> str:

@@ -353,7 +353,7 @@ def _unpickled(cls: type[Sealed], state: dict[str, object]) -> Sealed:
     return made
 
 
-def map_leaves(value: Any, change: Callable[[Any], object], *, into_sealed: bool = True) -> Any:
+def map_leaves(value: Any, change: Callable[[object], object], *, into_sealed: bool = True) -> Any:
     """A payload value with every leaf replaced through `change`; the same object when nothing
     changed.
 

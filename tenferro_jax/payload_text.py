@@ -248,14 +248,14 @@ def from_payload_json(text: str, cls: type) -> Any:
     """
     scope = jax.export.SymbolicScope()
 
-    def made(plain: dict[str, object], cls: type) -> Any:
+    def made(plain: object, cls: type) -> Any:
         fields = annotations_of(cls)
-        if plain.keys() != fields.keys():
-            raise ValueError(f"{list(plain)} where {sorted(fields)} are needed")
+        if not isinstance(plain, dict) or plain.keys() != fields.keys():
+            raise ValueError(f"{plain!r:.200} where {sorted(fields)} are needed")
         values = {name: value(plain[name], field) for name, field in fields.items()}
         return cls(**{name: values[name] for name, field in fields.items() if field.init})
 
-    def value(plain: Any, field: Annotation) -> Any:
+    def value(plain: object, field: Annotation) -> Any:
         sole: Any = field.sole
         if sole is not None and not issubclass(sole, enum.Enum):
             return made(plain, sole)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import jax
 
-from ..dimensions import Guard, bind_dim, bound_guards, canonical_guards, undecided
+from ..dimensions import Guard, bind_dim, canonical_guards, undecided
 from ..errors import InvalidConfig, Unsupported, counted, require_kind
 from ..extension.carrier import Extension
 from ..extension.primitive import apply
@@ -173,7 +173,7 @@ class Graph(Sealed):
         """The graph with every payload leaf and every dimension replaced through `change`."""
         metas = [TensorMeta(m.dtype, tuple(map(change, m.shape))) for m in self.metas]
         graph = self.map_ops(lambda op: map_leaves(op, change), metas, self.rules)
-        return graph.with_guards(bound_guards(self.guards, change)) if self.guards else graph
+        return graph.with_guards(canonical_guards(self.guards, change)) if self.guards else graph
 
     def with_rules(self, rules: ExtensionRuleSet) -> Graph:
         """The same graph with other AD rules, control-flow bodies included."""

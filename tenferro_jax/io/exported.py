@@ -308,7 +308,15 @@ def load_exported(
       ()
     """
     require_kind(limits, Limits, "load_exported", "Limits", "Leave it out for the usual.", "limits")
-    where, content = _content(source, limits)
+    where = "exported program"
+    if isinstance(source, bytes | bytearray | memoryview):
+        limits.require("file_bytes", memoryview(source).nbytes, where)
+        content = source if isinstance(source, bytearray) else bytearray(source)
+    else:
+        needed, fix = "a path or bytes", "Pass what ExportedProgram.save wrote."
+        require_kind(source, str | os.PathLike, "load_exported", needed, fix)
+        where = f"exported program {os.fspath(source)}"
+        content = read_file(source, where, limits)
     if content.startswith(GRAPH_MAGIC):
         fix = "Read it with load_graph or from_wire."
         raise ArtifactError(where=where, given="a graph", fix=fix)
@@ -325,25 +333,6 @@ def load_exported(
         for call in itertools.chain(*program.manifest.extensions):
             require_extension_factory(call["family_id"]).decode(call["payload"])
     return program
-
-
-def _content(
-    source: bytes | bytearray | memoryview | str | os.PathLike[str], limits: Limits
-) -> tuple[str, bytearray]:
-    """The name of the source in errors, and its bytes, after a check of their number."""
-    if isinstance(source, bytes | bytearray | memoryview):
-        size = source.nbytes if isinstance(source, memoryview) else len(source)
-        limits.require("file_bytes", size, "exported program")
-        return "exported program", source if isinstance(source, bytearray) else bytearray(source)
-    require_kind(
-        source,
-        str | os.PathLike,
-        "load_exported",
-        "a path or bytes",
-        "Pass what ExportedProgram.save wrote.",
-    )
-    where = f"exported program {os.fspath(source)}"
-    return where, read_file(source, where, limits)
 
 
 def _program(content: bytearray, where: str, manifest: Manifest | None) -> ExportedProgram:

@@ -290,7 +290,7 @@ class GraphReader:
         graph.metas.extend([self._types[number] for number in self._counted(outputs)])
 
     def _return(
-        self, outputs: list[int], tree: object, guards: list[Any], lost_rules: list[object]
+        self, outputs: list[int], tree: object, guards: list[list[object]], lost_rules: list[object]
     ) -> None:
         graph = self._open
         made = Graph(
