@@ -3,6 +3,7 @@
 python -m tests.op_page      write the page
 """
 
+import collections
 import dataclasses
 import inspect
 import pathlib
@@ -129,29 +130,47 @@ def _escaped(found):
     return found[1] or r"\*\*"
 
 
-def row(op):
-    """One table row: the op with its fields, what it computes and needs, its gradient."""
-    semantics, constraints, gradient, _ = facts(op)
+def needs(op):
+    """The constraints of an op without their numbers, and without what the head says of all."""
+    constraints = facts(op)[1].replace("C1: " + SAME, "")
+    return re.sub(r"C\d: ", "", constraints).strip()
+
+
+def shared(ops):
+    """What most ops of a room need, if each needs something; else ""."""
+    (most, count), *_ = collections.Counter(map(needs, ops)).most_common()
+    return most if 2 * count > len(ops) and all(map(needs, ops)) else ""
+
+
+def row(op, known):
+    """One table row: the op with its fields, what it computes and needs, its gradient; without the
+    needs that are known.
+    """
+    semantics, _, gradient, _ = facts(op)
     fields = ", ".join(f.name for f in dataclasses.fields(op))
-    needs = re.sub(r"C\d: ", "", constraints.replace("C1: " + SAME, "")).strip()
-    plain = [
+    needed = "" if needs(op) == known else f" *{needs(op)}*"
+    cells = [
         re.sub(r"(`.*?`)|\*\*", _escaped, cell).replace("|", "\\|")
-        for cell in (semantics, needs, gradient)
+        for cell in (semantics, needed, gradient)
     ]
-    needed = f" *{plain[1]}*" if needs else ""
-    return f"| `{op.__name__}({fields})` | {plain[0]}{needed} | {plain[2]} |"
+    return f"| `{op.__name__}({fields})` | {cells[0]}{cells[1]} | {cells[2]} |"
+
+
+def room(title, ops):
+    """The ops about one subject."""
+    known = shared(ops)
+    said = f"Needs, unless stated otherwise: *{known}*\n\n" if known else ""
+    head = f"## {title}\n\n{said}| op | what it computes, *needs* | gradient |\n|---|---|---|\n"
+    return head + "\n".join(row(op, known) for op in ops) + "\n"
 
 
 def page():
     """The whole page."""
-    parts = [HEAD.format(count=len(VOCABULARY))]
-    for title, ops in ROOMS.items():
-        head = f"## {title}\n\n| op | what it computes, *needs* | gradient |\n|---|---|---|\n"
-        parts.append(head + "\n".join(map(row, ops)) + "\n")
+    parts = [HEAD.format(count=len(VOCABULARY)), *(room(*item) for item in ROOMS.items())]
     missing = "\n".join("| " + " | ".join(limitation) + " |" for limitation in LIMITATIONS)
     parts.append(
-        "## What is not there\n\nUnless stated otherwise `trace` raises `Unsupported` with the source line.\n\n"
-        f"| subject | instead |\n|---|---|\n{missing}\n"
+        "## What is not there\n\nUnless stated otherwise `trace` raises `Unsupported` with the source "
+        f"line.\n\n| subject | instead |\n|---|---|\n{missing}\n"
     )
     return "\n".join(parts)
 
