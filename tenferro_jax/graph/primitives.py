@@ -60,25 +60,41 @@ def _plain(op: StdTensorOp) -> Row:
     return _op(lambda _: op)
 
 
-def _fields(cls: Any, **names: str) -> Row:
-    """A primitive whose params are the op's fields, by the same name or by the given one."""
+def _fields(cls: Any, **found: str | Callable[[Params], object]) -> Row:
+    """A primitive whose params, or whose dimension numbers, are the op's fields: by the same name,
+    by the given one, or as the given function of the params.
+    """
 
     def make(params: Params) -> StdTensorOp:
-        fields = {name: names.get(name, name) for name in cls.__dataclass_fields__}
-        return cls(**{name: payload(params[param]) for name, param in fields.items()})
+        numbers = params.get("dimension_numbers")
+
+        def value(name: str) -> object:
+            how = found.get(name, name)
+            if not isinstance(how, str):
+                return how(params)
+            return params[how] if how in params else getattr(numbers, how)
+
+        return cls(**{name: payload(value(name)) for name in cls.__dataclass_fields__})
 
     return _op(make)
 
 
 def payload(value: object) -> Any:
     """A param as a payload leaf: sequences as tuples, NumPy integers as int, scalar types as
-    dtypes.
+    dtypes, precisions by their names.
     """
     if isinstance(value, list | tuple):
         return tuple(map(payload, value))
     if isinstance(value, np.integer):
         return int(value)
+    if isinstance(value, jax.lax.Precision | jax.lax.DotAlgorithmPreset):
+        return value.name
+    if isinstance(value, jax.lax.GatherScatterMode):
+        return _BOUNDS[value]
     return np.dtype(value) if isinstance(value, type) and issubclass(value, np.generic) else value
+
+
+_BOUNDS = {o.mode: o for o in indexing.OutOfBounds}
 
 
 def _broadcast(builder: GraphBuilder, value: Value, shape: Sequence[SymDim]) -> Value:
@@ -519,26 +535,6 @@ def _counter(p: Params) -> tuple[jax.Array, jax.Array]:
 # --- contraction, windows, indexing, linear algebra, random ---------------------------------------
 
 
-def _precision(p: object) -> str | tuple[str, ...] | None:
-    if p is None:
-        return None
-    if isinstance(p, jax.lax.DotAlgorithmPreset):
-        return p.name
-    if isinstance(p, tuple) and all(isinstance(x, jax.lax.Precision) for x in p):
-        return tuple(x.name for x in p)
-    raise refuse(
-        "dot_general",
-        f"precision {p}",
-        "jax.lax.Precision values or a DotAlgorithmPreset",
-        "Name a preset.",
-    )
-
-
-def _accumulation(p: Params) -> np.dtype | None:
-    dtype = p["preferred_element_type"]
-    return None if dtype is None else np.dtype(dtype)
-
-
 def _dot_general(p: Params) -> StdTensorOp:
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = payload(p["dimension_numbers"])
     return contraction.DotGeneral(
@@ -546,93 +542,29 @@ def _dot_general(p: Params) -> StdTensorOp:
         rhs_contracting,
         lhs_batch,
         rhs_batch,
-        _precision(p["precision"]),
-        _accumulation(p),
+        payload(p["precision"]),
+        payload(p["preferred_element_type"]),
     )
 
 
-def _convolution(p: Params) -> StdTensorOp:
-    numbers = p["dimension_numbers"]
-    return contraction.Convolution(
-        payload(p["window_strides"]),
-        payload(p["padding"]),
-        payload(p["lhs_dilation"]),
-        payload(p["rhs_dilation"]),
-        payload(numbers.lhs_spec),
-        payload(numbers.rhs_spec),
-        payload(numbers.out_spec),
-        payload(p["feature_group_count"]),
-        payload(p["batch_group_count"]),
-        _precision(p["precision"]),
-        _accumulation(p),
-    )
-
-
-_BOUNDS = {o.mode: o for o in indexing.OutOfBounds}
-
-
-def _gather(p: Params) -> StdTensorOp:
-    n = p["dimension_numbers"]
-    return indexing.Gather(
-        payload(n.offset_dims),
-        payload(n.collapsed_slice_dims),
-        payload(n.start_index_map),
-        payload(p["slice_sizes"]),
-        payload(n.operand_batching_dims),
-        payload(n.start_indices_batching_dims),
-        _BOUNDS[p["mode"]],
-        p["indices_are_sorted"],
-        p["unique_indices"],
-        payload(p["fill_value"]),
-    )
-
-
-def _scatter(cls: Callable[..., StdTensorOp]) -> Row:
-    def make(p: Params) -> StdTensorOp:
-        n = p["dimension_numbers"]
-        if cls is indexing.ScatterUpdate and p["update_jaxpr"] is not None:
-            raise refuse(
-                "scatter",
-                "a scatter with another function",
-                "one of add, subtract, multiply, min, max, set",
-                "Use those.",
-            )
-        return cls(
-            payload(n.update_window_dims),
-            payload(n.inserted_window_dims),
-            payload(n.scatter_dims_to_operand_dims),
-            payload(n.operand_batching_dims),
-            payload(n.scatter_indices_batching_dims),
-            _BOUNDS[p["mode"]],
-            p["indices_are_sorted"],
-            p["unique_indices"],
+def _scatter_update(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+    if eqn.params["update_jaxpr"] is not None:
+        raise refuse(
+            "scatter",
+            "a scatter with another function",
+            "one of add, subtract, multiply, min, max, set",
+            "Use those.",
         )
-
-    return _op(make)
-
-
-def _windowed(cls: Any, **extra: Callable[[Params], object]) -> Row:
-    names = {"sizes": "window_dimensions", "strides": "window_strides", "padding": "padding"}
-    names |= {"base_dilation": "base_dilation", "window_dilation": "window_dilation"}
-
-    def make(p: Params) -> StdTensorOp:
-        fields = {
-            name: payload(p[param])
-            for name, param in names.items()
-            if name in cls.__dataclass_fields__
-        }
-        return cls(**fields, **{name: get(p) for name, get in extra.items()})
-
-    return _op(make)
+    return _fields(indexing.ScatterUpdate, out_of_bounds="mode")(reader, eqn, inputs)
 
 
-def _of_maximum(p: Params) -> bool:
-    return p["select_prim"].name == "ge"
+_WINDOW: dict[str, Any] = {"sizes": "window_dimensions", "strides": "window_strides"}
+_CHOSEN = _WINDOW | {"of_maximum": lambda p: p["select_prim"].name == "ge"}
 
 
 def _reduce_window(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     body = reader.sub_graph(jax_seam.closed(eqn.params["jaxpr"], eqn.params["consts"]))
-    return _windowed(window.ReduceWindow, body=lambda _: body)(reader, eqn, inputs)
+    return _fields(window.ReduceWindow, body=lambda _: body, **_WINDOW)(reader, eqn, inputs)
 
 
 def _reduce(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -787,7 +719,11 @@ ROWS |= {
     "unstack": _expanded(_unstack),
     # contraction
     "dot_general": _op(_dot_general),
-    "conv_general_dilated": _op(_convolution),
+    "conv_general_dilated": _fields(
+        contraction.Convolution,
+        strides="window_strides",
+        accumulation_dtype="preferred_element_type",
+    ),
     "fft": _op(
         lambda p: contraction.Fft(jax.lax.FftType(p["fft_type"]).name, payload(p["fft_lengths"]))
     ),
@@ -807,23 +743,28 @@ ROWS |= {
     "cummax": _fields(reduction.CumMax),
     "cummin": _fields(reduction.CumMin),
     "cumlogsumexp": _fields(reduction.CumLogSumExp),
-    "reduce_window_sum": _windowed(window.ReduceWindowSum),
-    "reduce_window_max": _windowed(window.ReduceWindowMax),
-    "reduce_window_min": _windowed(window.ReduceWindowMin),
+    "reduce_window_sum": _fields(window.ReduceWindowSum, **_WINDOW),
+    "reduce_window_max": _fields(window.ReduceWindowMax, **_WINDOW),
+    "reduce_window_min": _fields(window.ReduceWindowMin, **_WINDOW),
     "reduce_window": _reduce_window,
-    "select_and_scatter_add": _windowed(window.SelectAndScatterAdd, of_maximum=_of_maximum),
-    "select_and_gather_add": _windowed(window.SelectAndGatherAdd, of_maximum=_of_maximum),
+    "select_and_scatter_add": _fields(window.SelectAndScatterAdd, **_CHOSEN),
+    "select_and_gather_add": _fields(window.SelectAndGatherAdd, **_CHOSEN),
     # sorting and indexing
     "sort": _fields(sorting.Sort, axis="dimension"),
     "top_k": _op(_top_k),
     "approx_top_k": _approx_top_k,
-    "gather": _op(_gather),
-    "scatter-add": _scatter(indexing.Scatter),
-    "scatter-sub": _scatter(indexing.ScatterSub),
-    "scatter-mul": _scatter(indexing.ScatterMul),
-    "scatter-min": _scatter(indexing.ScatterMin),
-    "scatter-max": _scatter(indexing.ScatterMax),
-    "scatter": _scatter(indexing.ScatterUpdate),
+    "gather": _fields(indexing.Gather, out_of_bounds="mode"),
+    **{
+        f"scatter-{name}": _fields(cls, out_of_bounds="mode")
+        for name, cls in {
+            "add": indexing.Scatter,
+            "sub": indexing.ScatterSub,
+            "mul": indexing.ScatterMul,
+            "min": indexing.ScatterMin,
+            "max": indexing.ScatterMax,
+        }.items()
+    },
+    "scatter": _scatter_update,
     "dynamic_slice": _fields(indexing.DynamicSlice, sizes="slice_sizes"),
     "dynamic_update_slice": _plain(indexing.DynamicUpdateSlice()),
     # linear algebra

@@ -510,33 +510,24 @@ def test_every_op_has_a_case():
     assert len(VOCABULARY) == len(set(VOCABULARY)) == 155
 
 
-@pytest.mark.few(35)
+@pytest.mark.few(60)
 @sweep
-def test_value_and_inference(op, inputs, oracle):
+def test_value_inference_and_graph(op, inputs, oracle):
+    """The value is the oracle's; inference says its type; a graph of the op has it to the bit."""
     got = call(op, [jnp.asarray(x) for x in inputs])
     want = oracle(*inputs)
     want = want if isinstance(want, tuple) else (want,)
     assert op.infer(*(meta_of(x) for x in inputs)) == tuple(map(meta_of, got))
     assert len(got) == len(want) == (len(inputs) if op.output_count is None else op.output_count)
+    graph = trace(lambda *xs: op.apply(*xs), *inputs)
+    assert type(op) in SEVERAL or op in {node.op for node in graph.nodes}
     rtol = 1e-7 if type(op) in BY_DIFFERENCES else 1e-12
     if isinstance(op, window.SelectAndGatherAdd) and jax.default_backend() != "cpu":
         rtol = 1e-6  # JAX keeps 20 bits of a float64 there, with a warning
-    for g, w in zip(got, map(np.asarray, want)):
+    for g, w, back in zip(got, map(np.asarray, want), graph(*inputs), strict=True):
         assert (g.shape, g.dtype) == (w.shape, w.dtype)
         np.testing.assert_allclose(g, w, rtol=rtol, atol=1e-12)
-
-
-@pytest.mark.few(60)
-@sweep
-def test_round_trip_through_a_graph_is_exact(op, inputs, oracle):
-    graph = trace(lambda *xs: op.apply(*xs), *inputs)
-    direct = call(op, [jnp.asarray(x) for x in inputs])
-    for back, want in zip(graph(*inputs), direct, strict=True):
-        if type(op) in SEVERAL:
-            np.testing.assert_allclose(back, want, rtol=1e-14)
-        else:
-            np.testing.assert_array_equal(back, want)
-    assert type(op) in SEVERAL or op in {node.op for node in graph.nodes}
+        np.testing.assert_allclose(back, g, rtol=1e-14 if type(op) in SEVERAL else 0)
 
 
 EXPORTED = [*((op, xs) for op, xs, _ in CASES), (linalg.Svd(), [Z]), (linalg.Eigh(), [Z @ Z.T])]
