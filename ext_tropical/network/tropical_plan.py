@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -16,13 +16,12 @@ from jax.typing import ArrayLike, DTypeLike
 from opt_einsum import get_symbol
 
 from tenferro_jax import plan_einsum
-from tenferro_jax.einsum import Equation, Plan, Step, parse_interleaved
+from tenferro_jax.einsum import Equation, Plan, parse_interleaved
 from tenferro_jax.einsum.einsum_plan import hashable
 from tenferro_jax.einsum.slices import (
     MOST_SLICES,
     Memory,
     byte_count,
-    entries,
     plan_for,
     slice_lengths,
     with_lengths,
@@ -203,8 +202,11 @@ def cached_plan(
         and any(jax.export.is_symbolic_dim(n) for _, n in plan.sizes)
     ):
         return TropicalPlan(plan, plan.sizes, None, dtype, semiring)
-    is_selective, work = isinstance(semiring, SelectiveSemiring), work_dtype(dtype).itemsize
-    memory = TropicalMemory(plan, dtype.itemsize, work, devices, is_selective)
+    itemsize, work = dtype.itemsize, work_dtype(dtype).itemsize
+    scratch, winner = 10, 0  # log_sum_exp repairs tiles
+    if isinstance(semiring, SelectiveSemiring):  # a derivative needs the winners
+        scratch, winner = 3 if work == itemsize else 4, 4  # 16 bits are widened
+    memory = Memory(plan, itemsize, work, devices, scratch, winner)
     kept = plan.equation.output[:1] if semiring.components else ""
     require_possible(where, plan, dtype.itemsize, memory_limit)
     lengths = slice_lengths(where, memory, memory_limit, slices, first, kept)
@@ -246,39 +248,6 @@ def no_semiring_among(where: str, operands: Sequence[object]) -> None:
             needed="arrays as operands",
             fix=f"Pass it by keyword: semiring={given!r}.",
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class TropicalMemory(Memory):
-    """Bytes that a plan allocates beside the operands, for given lengths of the labels.
-
-    Attributes:
-      is_selective: whether there are winners, which a derivative needs; log_sum_exp has none.
-    """
-
-    is_selective: bool = False
-
-    @property
-    def _contracted(self) -> int:
-        return len(self.plan.sizes) - len(self.plan.equation.output)
-
-    def result_size(self) -> int:
-        return self.itemsize + 4 * self._contracted * self.is_selective
-
-    def kept_to_the_end(self, lengths: Mapping[str, int]) -> int:  # the walk back
-        walk = 8 * self._contracted * entries(lengths, self.plan.equation.output)
-        return walk * self.is_selective
-
-    def kept(self, out: int, contracts: bool) -> int:
-        return 4 * out * (self.is_selective and contracts)
-
-    def scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
-        read = sum(entries(lengths, set(term)) for term in step.terms)
-        if not contracts:
-            return 2 * out
-        if not self.is_selective:  # log_sum_exp repairs tiles
-            return 10 * (out + read)
-        return (3 if self.work == self.itemsize else 4) * (out + read)  # 16 bits are widened
 
 
 MOST_ENTRIES = 2**48

@@ -19,7 +19,7 @@ from jax import lax
 
 from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import is_symbolic_dim
-from .einsum_plan import Optimize, Plan, Step
+from .einsum_plan import Optimize, Plan
 
 SCRATCH = 1 << 16
 """Bytes for scalars, blocks and alignment."""
@@ -37,20 +37,25 @@ def entries(lengths: Mapping[str, int], labels: Iterable[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes that the sums of products of a plan allocate beside the operands, for given lengths of
-    the labels.
+    """Bytes that the steps of a plan allocate beside the operands, for given lengths of the labels.
 
     Attributes:
       plan: the steps.
       itemsize: bytes of an entry of the operands.
       work: bytes of an entry of the dtype that steps compute in.
       devices: among which the slices are spread.
+      scratch: entries that a contraction needs for each one that it reads or writes, as measured
+        with XLA on CPU; a test checks this. A sum of products transposes its operands.
+      winner: bytes of an index of the best candidate, which is kept for each cell of a contraction,
+        and in the result for each contracted label; 0 where there are no winners.
     """
 
     plan: Plan
     itemsize: int
     work: int
     devices: int = 1
+    scratch: int = 1
+    winner: int = 0
 
     def peak(self, lengths: Mapping[str, int]) -> int:
         """The most bytes at one time on a device: the result, slices of operands, intermediate
@@ -64,10 +69,12 @@ class Memory:
 
     def _moments(self, lengths: Mapping[str, int]) -> Iterator[tuple[int, str]]:
         plan = self.plan
-        whole = dict(plan.sizes)
+        whole, output = dict(plan.sizes), plan.equation.output
         sliced = {label for label, size in whole.items() if lengths[label] != size}
-        result = entries(whole, plan.equation.output) * self.result_size()
-        held = SCRATCH + result + self.kept_to_the_end(lengths)
+        winners = self.winner * (len(whole) - len(output))
+        result = entries(whole, output) * (self.itemsize + winners)
+        # The walk back holds each label's index, and the one of the step that it is at.
+        held = SCRATCH + result + 2 * winners * entries(lengths, output)
         if sliced:
             held += result  # a loop may keep the old and the new one
             held += sum(
@@ -82,29 +89,13 @@ class Memory:
         for number, step in enumerate(plan.steps, len(plan.terms)):
             labels = "".join(dict.fromkeys("".join(step.terms)))
             out = entries(lengths, step.result)
-            values[number] = self.itemsize * out
+            read = sum(entries(lengths, set(term)) for term in step.terms)
             contracts = any(label not in step.result for label in labels)
-            held += values[number] + self.kept(out, contracts)
-            yield held + self.work * self.scratch(lengths, step, out, contracts), labels
+            values[number] = self.itemsize * out
+            held += values[number] + self.winner * out * contracts
+            scratch = self.scratch * (out + read) if contracts else 2 * out
+            yield held + self.work * scratch, labels
             held -= sum(values[i] for i in step.operands)
-
-    def result_size(self) -> int:
-        """Bytes of an entry of the result."""
-        return self.itemsize
-
-    def kept_to_the_end(self, lengths: Mapping[str, int]) -> int:
-        """Bytes that the steps need once."""
-        return 0
-
-    def kept(self, out: int, contracts: bool) -> int:
-        """Bytes that a step keeps to the end beside its result."""
-        return 0
-
-    def scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
-        """Entries that a step needs beside operands and results, as measured with XLA on CPU; a
-        test checks this.
-        """
-        return out + sum(entries(lengths, set(term)) for term in step.terms)  # transposed
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
