@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -186,29 +187,25 @@ def parse_interleaved(arguments: Sequence[object]) -> tuple[str, tuple[Any, ...]
             fix="Pass the equation first.",
         )
     terms = [_integers(labels, f"operand {i}") for i, labels in enumerate(pairs[1::2])]
-    count = collections.Counter(label for term in terms for label in term if label is not ...)
+    count = collections.Counter(itertools.chain(*terms))
     if output is None:
-        dots = (...,) if any(... in term for term in terms) else ()
-        result = (*dots, *sorted(label for label, times in count.items() if times == 1))
+        result = sorted(label for label, times in count.items() if times == 1 or label == _DOTS)
     else:
         result = _integers(output, "the output")
-    symbols = {
-        label: get_symbol(i)
-        for i, label in enumerate(
-            sorted({*count, *(label for label in result if label is not ...)})
-        )
-    }
-    written = [
-        "".join("..." if label is ... else symbols[label] for label in term)
-        for term in (*terms, result)
-    ]
-    return f"{','.join(written[:-1])}->{written[-1]}", operands
+    labels = sorted({*count, *result} - {_DOTS})
+    symbols = {_DOTS: "..."} | {label: get_symbol(i) for i, label in enumerate(labels)}
+    *inputs, last = ("".join(map(symbols.__getitem__, term)) for term in (*terms, result))
+    return f"{','.join(inputs)}->{last}", operands
 
 
-def _integers(labels: Any, whose: str) -> tuple[Any, ...]:
+_DOTS = -1
+"""Stands for an Ellipsis among integers, before all of them."""
+
+
+def _integers(labels: Any, whose: str) -> list[int]:
     try:
-        term = tuple(label if label is ... else operator.index(label) for label in labels)
-        if any(label is not ... and label < 0 for label in term):
+        term = [_DOTS if label is ... else operator.index(label) for label in labels]
+        if any(number < 0 and label is not ... for number, label in zip(term, labels, strict=True)):
             raise ValueError("negative labels")
     except (TypeError, ValueError) as error:
         raise InvalidConfig(
