@@ -125,7 +125,7 @@ class Writer:
         """The text of the fields of a value."""
         cls: Any = type(value)
         places = layout(cls).places
-        told = [p.key + self.field(value, p.name, f"{where}.{p.name}") for p in places]
+        told = [key + self.field(value, name, f"{where}.{name}") for name, _, key in places]
         return f"{{{','.join(told)}}}"
 
     def field(self, owner: object, name: str, where: str) -> str:
@@ -149,20 +149,12 @@ def payload_of(cls: type) -> str:
     )
 
 
-class Place(NamedTuple):
-    """A field of a payload class: its name, its name in errors, and its key in JSON."""
-
-    name: str
-    where: str
-    key: str
-
-
 class Layout(NamedTuple):
-    """The fields of a payload class in the order of their text, and the attributes that an instance
-    may have.
+    """The fields of a payload class in the order of their text, each with its name in errors and
+    its key in JSON; and the attributes that an instance may have.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[tuple[str, str, str], ...]
     allowed: frozenset[str]
 
 
@@ -183,7 +175,7 @@ def layout(cls: type) -> Layout:
             if isinstance(member, types.MemberDescriptorType)
         }
         _require_fields_alone(cls, slots - allowed)
-    places = (Place(name, f"{where}, field {name}", f"{json.dumps(name)}:") for name in names)
+    places = ((name, f"{where}, field {name}", f"{json.dumps(name)}:") for name in names)
     return Layout(tuple(places), allowed)
 
 
@@ -319,7 +311,7 @@ class Sealed:
 
     def __reduce__(self) -> Any:
         cls: Any = type(self)
-        state = vars(self) | {p.name: getattr(self, p.name) for p in layout(cls).places}
+        state = vars(self) | {name: getattr(self, name) for name, *_ in layout(cls).places}
         return _unpickled, (cls, {name: held for name, held in state.items() if name not in CACHED})
 
 

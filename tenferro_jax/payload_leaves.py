@@ -186,11 +186,6 @@ def array_text(array: np.ndarray | np.generic, content: str) -> str:
     return f'{{"array":["{dtype_name(array.dtype)}",[{shape}],"{content}"]}}'
 
 
-def base64_text(content: bytes | memoryview) -> str:
-    """Bytes as text."""
-    return base64.b64encode(content).decode()
-
-
 def _int_text(value: int) -> str:
     return repr(value) if -_LARGE < value < _LARGE else f'{{"int":"{value:#x}"}}'
 
@@ -208,7 +203,7 @@ LEAF_TEXTS: Mapping[type, Callable[[Any], str]] = {
     str: json.dumps,
     float: lambda value: f'{{"float":"{float_text(value)}"}}',
     complex: lambda value: f'{{"complex":["{float_text(value.real)}","{float_text(value.imag)}"]}}',
-    bytes: lambda value: f'{{"bytes":"{base64_text(value)}"}}',
+    bytes: lambda value: f'{{"bytes":"{base64.b64encode(value).decode()}"}}',
 }
 """The JSON text of a leaf of each of Python's own types."""
 

@@ -6,6 +6,7 @@ constructed. So an op may hold only values that the annotations of its fields ad
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import enum
 import functools
@@ -27,7 +28,6 @@ from .payload_leaves import (
     ARRAYS,
     array_bytes,
     array_text,
-    base64_text,
     read_array,
     read_value,
     refusal,
@@ -97,22 +97,14 @@ def annotations_of(cls: type) -> dict[str, Annotation]:
 
 
 def _read(hint: object) -> Annotation:
-    kinds = [_kinds(part) for part in _alternatives(hint)]
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = [_kinds(part) for part in (typing.get_args(hint) if is_union else (hint,))]
     known = (
         None if None in kinds else frozenset(kind for admitted in kinds for kind in admitted or ())
     )
     classes = {cls.__name__: cls for cls in _classes(hint)}
     text = getattr(hint, "__name__", str(hint)) if isinstance(hint, type) else str(hint)
     return Annotation(text, known, classes, hint if _is_value_class(hint) else None)
-
-
-def _alternatives(hint: object) -> Iterator[Any]:
-    """The members of a union and of its inner unions; for another annotation only itself."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        for part in typing.get_args(hint):
-            yield from _alternatives(part)
-    else:
-        yield hint
 
 
 def _kinds(hint: object) -> tuple[type, ...] | None:
@@ -206,7 +198,7 @@ class PayloadWriter(Writer):
 
 
 def _whole_text(array: np.ndarray) -> str:
-    return array_text(array, base64_text(array_bytes(array)))
+    return array_text(array, base64.b64encode(array_bytes(array)).decode())
 
 
 def payload_json(value: object) -> str:
