@@ -458,17 +458,15 @@ def _of_moving(
     fn: Callable[..., PyTree],
     primals: Sequence[jax.Array],
     tangents: Sequence[jax.Array | None],
-) -> tuple[Callable[..., tuple[jax.Array, ...]], list[jax.Array], list[jax.Array]]:
-    """`fn` as a function of the inputs that have a tangent, these inputs, and their tangents."""
+) -> tuple[Callable[..., tuple[jax.Array, ...]], list[jax.Array | None]]:
+    """`fn` as a function of the list of inputs that have a tangent, with None for the others, which
+    JAX takes as a tree; and these inputs.
+    """
 
-    def run(*xs: jax.Array) -> tuple[jax.Array, ...]:
-        given = iter(xs)
-        return tuple(
-            fn(*(x if t is None else next(given) for x, t in zip(primals, tangents, strict=True)))
-        )
+    def run(moved: Sequence[jax.Array | None]) -> tuple[jax.Array, ...]:
+        return tuple(fn(*(x if m is None else m for x, m in zip(primals, moved, strict=True))))
 
-    moving = [(x, t) for x, t in zip(primals, tangents, strict=True) if t is not None]
-    return run, [x for x, _ in moving], [t for _, t in moving]
+    return run, [None if t is None else x for x, t in zip(primals, tangents, strict=True)]
 
 
 def jvp_of(
@@ -477,7 +475,8 @@ def jvp_of(
     tangents: Sequence[jax.Array | None],
 ) -> list[jax.Array | None]:
     """The tangents of plain JAX, for the inputs that have one."""
-    _, made = jax.jvp(*_of_moving(fn, primals, tangents))
+    run, inputs = _of_moving(fn, primals, tangents)
+    _, made = jax.jvp(run, (inputs,), (list(tangents),))
     return [None if is_float0(t) else t for t in made]
 
 
@@ -494,11 +493,11 @@ def jvp_by_transposing(
     except TypeError as error:
         if not lacks_derivative(error):
             raise
-    run, inputs, given = _of_moving(fn, primals, tangents)
+    run, inputs = _of_moving(fn, primals, tangents)
     smooth = [is_inexact(x) for x in jax.eval_shape(fn, *primals)]
     outs, pull = jax.vjp(
-        lambda *xs: [x for x, keep in zip(run(*xs), smooth, strict=True) if keep], *inputs
+        lambda moved: [x for x, keep in zip(run(moved), smooth, strict=True) if keep], inputs
     )
-    (made,) = jax.linear_transpose(pull, outs)(tuple(given))
+    (made,) = jax.linear_transpose(pull, outs)((list(tangents),))
     source = iter(made)
     return [next(source) if keep else None for keep in smooth]

@@ -34,7 +34,7 @@ from .contract import (
 )
 from .family import family_of
 from .runtimes import ExtensionRuntimeSet, Kernel, RouteKind, require_runtimes
-from .scope import LOWERING, Assume, Method, closed_over, inherited, lowering_at, running
+from .scope import LOWERING, Assume, Method, closed_over, inherited, lowering_at, run_as
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,18 +75,16 @@ class BatchLevel:
         """jax.vmap of fn over this level; `in_axes` if fn takes other arguments than the op's
         inputs.
         """
-        names = {} if self.axis_name is None else {"axis_name": self.axis_name}
-        if self.spmd_axis_name is not None:
-            names["spmd_axis_name"] = self.spmd_axis_name
-        return jax.vmap(fn, in_axes=self.in_axes if in_axes is None else in_axes, **names)
+        return jax.vmap(
+            fn,
+            in_axes=self.in_axes if in_axes is None else in_axes,
+            axis_name=self.axis_name,
+            spmd_axis_name=self.spmd_axis_name,
+        )
 
 
 Levels = tuple[BatchLevel, ...]
 """Batch levels, outermost first."""
-
-
-def _later(*_: object) -> None:
-    """Takes an equality of sizes: a graph that reads a traced call infers again, and notes it."""
 
 
 def over(levels: Levels, fn: Computes) -> Computes:
@@ -243,8 +241,6 @@ class Extension(StdTensorOp):
         """dtype and shape of each output, checked against the op's counts; equalities of dimensions
         that JAX cannot decide are passed to `assume` if it is given.
         """
-        if assume is None and graph_assumptions.value is not None:
-            assume = _later
         if len(metas) != self.input_count:
             needed = counted(self.input_count, "input")
             raise InvalidConfig(
@@ -253,31 +249,30 @@ class Extension(StdTensorOp):
                 needed=needed,
                 clause="X6.2",
             )
-        return tuple(self._infer(self.batching, list(metas), assume))
-
-    def _infer(
-        self, levels: Levels, metas: list[TensorMeta], assume: Assume | None
-    ) -> list[TensorMeta]:
-        if levels:
-            for meta, axis in zip(metas, levels[0].in_axes, strict=True):
+        sizes: list[SymDim] = []
+        for level in self.batching:
+            for meta, axis in zip(metas, level.in_axes, strict=True):
                 if axis is not None and axis >= len(meta.shape):
                     raise ShapeError(
                         where=f"extension, family_id={self.family_id}",
                         given=f"a batch level over axis {axis} of {meta}",
                         needed="an axis of the input",
                     )
-            size = levels[0].size([m.shape for m in metas])
-            return [
-                TensorMeta(m.dtype, (size, *m.shape))
-                for m in self._infer(levels[1:], levels[0].inner(metas), assume)
-            ]
+            sizes.append(level.size([m.shape for m in metas]))
+            metas = tuple(level.inner(metas))
+        # A graph that reads a traced call infers again, and notes equalities then.
+        later = None if graph_assumptions.value is None else lambda *_: None
+        outs = self._infer_one(list(metas), assume or later)
+        return tuple(TensorMeta(m.dtype, (*sizes, *m.shape)) for m in outs)
+
+    def _infer_one(self, metas: list[TensorMeta], assume: Assume | None) -> list[TensorMeta]:
+        """Of one element of all batch levels."""
         derived = not self.op.has_own("infer_output_meta")
         name = f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta"
         where = self.op.place_of(name)
-        method = Method(name, where, assume)
-        token = running.set(method)
         try:
-            outs = self.op.infer_output_meta(metas)
+            with run_as(Method(name, where, assume)):
+                outs = self.op.infer_output_meta(metas)
         except TenferroError:
             raise
         except Exception as error:
@@ -287,8 +282,6 @@ class Extension(StdTensorOp):
                 needed="inputs that the op accepts, and inference that works for symbolic shapes",
                 fix="The cause is the error of the op's inference.",
             ) from error
-        finally:
-            running.reset(token)
         if isinstance(outs, TensorMeta) or (
             type(outs) is tuple and len(outs) == 2 and isinstance(outs[0], np.dtype | type | str)
         ):

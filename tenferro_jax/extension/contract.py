@@ -23,6 +23,7 @@ from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from .scope import LOWERING, Assume, Method, run_as, running
 
 
+@jax.tree_util.register_static  # so that vmap hands it through
 class _NotDifferentiable:
     def __repr__(self) -> str:
         return "NOT_DIFFERENTIABLE"

@@ -388,14 +388,12 @@ def forward_only(
     outs = [struct(meta) for meta in Extension(op, (), runtimes).infer(*metas)]
     smooth = [x for x in outs if is_inexact(x)]
     inputs = [struct(meta) for meta in metas]
-    tangents = [x for x, moves in zip(inputs, moving, strict=True) if moves]
+    tangents = [x if moves else None for x, moves in zip(inputs, moving, strict=True)]
 
     def pulled(
         primals: Sequence[jax.Array], outs: Sequence[jax.Array], cotangents: Sequence[jax.Array]
     ) -> Any:
-        def pushed(*given: jax.Array) -> list[jax.Array]:
-            source = iter(given)
-            slots = [next(source) if moves else None for moves in moving]
+        def pushed(slots: Sequence[jax.Array | None]) -> list[jax.Array]:
             made = linearize(rule, op, (), primals, outs, slots)
             return [
                 jnp.zeros_like(x) if absent(t) else t
@@ -403,7 +401,7 @@ def forward_only(
                 if is_inexact(x)
             ]
 
-        return jax.linear_transpose(pushed, *tangents)(cotangents)
+        return jax.linear_transpose(pushed, tangents)(cotangents)
 
     try:
         with graph_assumptions(Assumptions()), inherited((rules, runtimes)):

@@ -142,28 +142,23 @@ def _accepting(
         refusals.append(f"{its} cannot be partitioned, use jax.shard_map")
     else:
         for kernel in offered:
-            why = _declined(kernel, carrier, metas)
+            why: object = ""
+            what = f"{what_runs(kernel)}, declines"
+            if kernel.declines is not None:
+                with authored(carrier.op, what):
+                    why = kernel.declines(carrier.op, *carrier.of_one(metas))
+            if not isinstance(why, str):
+                raise InvalidConfig(
+                    where=carrier.op.place_of(what),
+                    given=repr(why),
+                    needed='text: the reason why the kernel declines the call, or "" if it does '
+                    "not",
+                )
             if not why:
                 yield kernel
             else:
                 name = its if one else f"kernel {kernel.title}".rstrip()
                 refusals.append(f"{name} declines: {why}")
-
-
-def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -> str:
-    """Why a kernel declines the call, or ""."""
-    if kernel.declines is None:
-        return ""
-    what = f"{what_runs(kernel)}, declines"
-    with authored(carrier.op, what):
-        why = kernel.declines(carrier.op, *carrier.of_one(metas))
-    if not isinstance(why, str):
-        raise InvalidConfig(
-            where=carrier.op.place_of(what),
-            given=repr(why),
-            needed='text: the reason why the kernel declines the call, or "" if it does',
-        )
-    return why
 
 
 def chosen(carrier: Extension, route: Route) -> Kernel | None:

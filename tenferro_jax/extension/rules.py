@@ -253,19 +253,6 @@ def present(slots: Sequence[object]) -> tuple[Any, ...]:
     return tuple(slot for slot in slots if not absent(slot))
 
 
-def _pattern(slots: Sequence[object]) -> list[Any]:
-    """Which slots hold a value, without the values, because the values of a mapped rule must not
-    outlive its trace.
-    """
-    return [slot if absent(slot) else ... for slot in slots]
-
-
-def _restored(pattern: Sequence[object], values: Sequence[object]) -> list[Any]:
-    """`pattern` with every present slot replaced, in order, by `values`."""
-    source = iter(values)
-    return [slot if absent(slot) else next(source) for slot in pattern]
-
-
 def require_slots(
     op: ExtensionOp,
     method: str,
@@ -337,23 +324,13 @@ def linearize(
             own = op.mapped_tangents(functools.partial(over, levels), primals, tangents)
         if own is not None:
             return list(own)
+    # None and NOT_DIFFERENTIABLE have no leaves, so that vmap hands them through.
     level, rest = levels[0], levels[1:]
-    pattern: list[Any] = []
-
-    def one(
-        primals: tuple[jax.Array, ...],
-        outs: tuple[jax.Array, ...],
-        given: tuple[jax.Array, ...],
-    ) -> tuple[Any, ...]:
-        results = linearize(rule, op, rest, primals, outs, _restored(tangents, given))
-        pattern[:] = _pattern(results)
-        return present(results)
-
-    axes = tuple(axis for axis, t in zip(level.in_axes, tangents, strict=True) if t is not None)
-    mapped = level.vmap(one, in_axes=(level.in_axes, 0, axes))(
-        tuple(primals), tuple(outs), present(tangents)
+    one = functools.partial(linearize, rule, op, rest)
+    mapped = level.vmap(
+        lambda *slots: tuple(one(*slots)), in_axes=(level.in_axes, 0, level.in_axes)
     )
-    return _restored(pattern, mapped)
+    return list(mapped(tuple(primals), tuple(outs), tuple(tangents)))
 
 
 def transposed(
@@ -374,22 +351,16 @@ def transposed(
         return [r if m else None for r, m in zip(results, mask, strict=True)]
     level, rest = levels[0], levels[1:]
     metas = level.inner([meta_of(x) for x in inputs])
-    pattern: list[Any] = []
 
-    def one(given: tuple[jax.Array, ...], known: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-        values = iter(known)
+    def one(given: Sequence[Any], known: Sequence[Any]) -> tuple[Any, ...]:
         element = [
-            LinearInput(meta) if m else next(values) for meta, m in zip(metas, mask, strict=True)
+            LinearInput(meta) if m else x for x, meta, m in zip(known, metas, mask, strict=True)
         ]
-        results = transposed(rule, op, rest, _restored(cotangents, given), element)
-        pattern[:] = _pattern(results)
-        return present(results)
+        return tuple(transposed(rule, op, rest, given, element))
 
-    known = [(x, axis) for x, axis, m in zip(inputs, level.in_axes, mask, strict=True) if not m]
-    mapped = level.vmap(one, in_axes=(0, tuple(axis for _, axis in known)))(
-        present(cotangents), tuple(x for x, _ in known)
-    )
+    known = tuple(None if m else x for x, m in zip(inputs, mask, strict=True))
+    mapped = level.vmap(one, in_axes=(0, level.in_axes))(tuple(cotangents), known)
     return [
         r if absent(r) else r.sum(0) if axis is None else jnp.moveaxis(r, 0, axis)
-        for r, axis in zip(_restored(pattern, mapped), level.in_axes, strict=True)
+        for r, axis in zip(mapped, level.in_axes, strict=True)
     ]

@@ -503,17 +503,15 @@ def test_a_lowering_is_compared_at_symbolic_sizes_too():
 
 @pytest.mark.clause("X7.2")
 def test_dimension_arithmetic_goes_through_and_is_bound():
-    class Outer(ExtensionOp):
-        family_id = "test-package.outer.v1"
-        input_count = 2
-
-        def infer_output_meta(self, inputs):
-            x, y = inputs
-            return [(x.dtype, (x.shape[0] * y.shape[0], x.shape[0] + 1))]
-
-        def eager_execute(self, x, y):
-            return (np.outer(np.outer(x, y), np.ones(len(x) + 1)),)
-
+    Outer = made(
+        "Outer",
+        family_id="test-package.outer.v1",
+        input_count=2,
+        infer_output_meta=lambda self, inputs: [
+            (F64, (inputs[0].shape[0] * inputs[1].shape[0], inputs[0].shape[0] + 1))
+        ],
+        eager_execute=lambda self, x, y: (np.outer(np.outer(x, y), np.ones(len(x) + 1)),),
+    )
     graph = trace(lambda x, y: apply(Outer(), x, y)[0], spec(B), spec(C))
     assert graph.output_metas == (TensorMeta(F64, (B * C, B + 1)),)
     for b, c in ((1, 1), (2, 3), (4, 2)):

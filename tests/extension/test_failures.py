@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import TensorMeta, export, host_errors, routes, trace
+from tenferro_jax import TensorMeta, host_errors, routes, trace
 from tenferro_jax.engine import Engine, compile_std_to_exec
 from tenferro_jax.errors import (
     BackendFailure,
@@ -775,25 +775,6 @@ def test_the_route_that_is_told_knows_shardings():
         with jax.set_mesh(mesh):
             assert [r.kind for r in routes(fn, x)] == [RouteKind.LOWERING]
             np.testing.assert_allclose(fn(x), np.sin(x))
-
-
-@pytest.mark.clause("X13.7")
-def test_a_callback_in_a_lowering_cannot_be_exported():
-    Calling = made(
-        "Calling",
-        family_id="test-package.calling.v1",
-        lower_to_standard_ops=lambda self, x: [
-            jax.pure_callback(
-                np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential"
-            )
-        ],
-    )
-
-    ends_in(
-        lambda: export(lambda x: apply(Calling(), x)[0], jax.ShapeDtypeStruct((2,), jnp.float64)),
-        Unsupported,
-        r"export: given .*callback",
-    )
 
 
 def test_the_constraint_that_is_named_is_one_that_jax_takes():

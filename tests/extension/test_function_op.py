@@ -394,18 +394,25 @@ def test_one_rule_and_only_functions():
 NUMBERS = itertools.count()
 
 
-def test_python_numbers_take_the_dtype_that_they_have_in_jax_numpy():
-    times = tj.op("test-functions.times.v1")(lambda x, y: x * y)
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_numbers_and_weak_types_promote_as_in_jax_numpy(run):
+    product = tj.op(f"test-functions.product_{next(NUMBERS)}.v1")(lambda x, y: x * y)
     for dtype, number in (("bfloat16", 2.0), ("float32", 2), ("int8", 3), ("complex64", 2.0)):
         x = jnp.ones(2, dtype)
         with jax.numpy_dtype_promotion("standard"):
             want = x * number
-            got = times(x, number)
-        assert got.dtype == want.dtype
-        np.testing.assert_array_equal(got, want)
-    with pytest.raises(DTypeError, match="300 beside arrays of int8"):
-        times(jnp.ones(2, "int8"), 300)
-    carried, _ = jax.lax.scan(lambda c, _: (times(c, 0.5), None), jnp.bfloat16(1), None, length=2)
+            for weak in (number, jnp.asarray(number)):
+                got = run(product)(weak, x)
+                assert got.dtype == want.dtype
+                np.testing.assert_array_equal(got, want)
+    for wide in (300, jnp.asarray(300)):
+        with pytest.raises(DTypeError, match="300 beside arrays of int8"):
+            product(wide, jnp.ones(2, "int8"))
+    narrow = jnp.ones(2, "bfloat16")
+    slope = run(jax.grad(lambda y: product(2.0, y).sum()))(narrow)
+    np.testing.assert_array_equal(np.asarray(slope, "float32"), [2, 2])
+    assert run(lambda *ts: jax.jvp(product, (2.0, narrow), ts))(1.0, narrow)[1].dtype == "bfloat16"
+    carried, _ = jax.lax.scan(lambda c, _: (product(c, 0.5), None), narrow, None, length=2)
     assert carried.dtype == jnp.bfloat16
 
 
@@ -558,23 +565,6 @@ def test_numbers_and_texts_among_residuals_stay_python_values():
     np.testing.assert_array_equal(jax.jvp(f, (X,), (Y,))[1], 2 * Y)
     graph = tj.from_wire(tj.to_wire(tj.trace(jax.grad(total), X)))
     np.testing.assert_array_equal(graph.to_jax()(X), [2, 2, 2])
-
-
-@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_weak_types_promote_as_in_jax_numpy(run):
-    @tj.op(f"test-functions.weak_{next(NUMBERS)}.v1")
-    def product(x, y):
-        return x * y
-
-    narrow = jnp.ones(2, "bfloat16")
-    for number in (2.0, jnp.asarray(2.0)):
-        assert run(product)(number, narrow).dtype == "bfloat16"
-    assert run(product)(jnp.asarray(2), jnp.ones(2, "int8")).dtype == "int8"
-    with pytest.raises(DTypeError, match="300 beside arrays of int8"):
-        product(jnp.asarray(300), jnp.ones(2, "int8"))
-    slope = run(jax.grad(lambda y: product(2.0, y).sum()))(narrow)
-    np.testing.assert_array_equal(np.asarray(slope, "float32"), [2, 2])
-    assert run(lambda *ts: jax.jvp(product, (2.0, narrow), ts))(1.0, narrow)[1].dtype == "bfloat16"
 
 
 def test_arrays_as_defaults_of_the_payload():
