@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from ..extension.carrier import Extension
+from ..extension.contract import inherited
 from ..extension.rules import absent, linearize, present
-from ..extension.scope import inherited
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import meta_of, struct
 from .breaches import Broken, NotApplicable

@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING
 
 from ..errors import answers
-from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, ShardingRule
+from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, ShardingRule, require_equal
 from .primitive import apply
 from .registry import extension_op, register_extension
 from .rules import ExtensionAdRule, ExtensionRuleSet
 from .runtimes import ExtensionRuntimeSet, Kernel
-from .scope import require_equal
 
 __all__ = [
     "NOT_DIFFERENTIABLE",

@@ -18,9 +18,8 @@ from jax.tree_util import PyTreeDef
 from ..errors import InvalidConfig
 from ..jax_seam import lacks_derivative
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .contract import ShardingRule
+from .contract import LOWERING, Method, ShardingRule, run_as
 from .nesting import PyTree, missing, structure_of
-from .scope import LOWERING, Method, run_as
 
 MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
 

@@ -23,18 +23,24 @@ from ..ops.op import StdTensorOp
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
 from .contract import (
+    LOWERING,
+    Assume,
     Computes,
     ExtensionOp,
-    authored,
+    Method,
     checked_sequence,
+    closed_over,
+    in_method,
+    inherited,
     lowered,
+    lowering_at,
     require_arrays,
     require_not_traced,
     require_own_class,
+    run_as,
 )
 from .family import family_of
 from .runtimes import ExtensionRuntimeSet, Kernel, RouteKind, require_runtimes
-from .scope import LOWERING, Assume, Method, closed_over, inherited, lowering_at, run_as
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,7 +349,7 @@ def kernel_body(
     op, what = carrier.op, what_runs(kernel)
 
     def one(*element: jax.Array) -> tuple[jax.Array, ...]:
-        with authored(op, what), inherited(None):
+        with in_method(op, what), inherited(None):
             outs = kernel.run(op, *element)
         return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
 

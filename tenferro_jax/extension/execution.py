@@ -17,10 +17,9 @@ from ..errors import BackendFailure, InvalidConfig
 from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
 from .carrier import Extension, Levels, body_of, over_levels, what_runs
-from .contract import authored, checked_sequence, require_arrays
+from .contract import LOWERING, checked_sequence, in_method, require_arrays
 from .routes import choose_route, chosen, here, is_on_host
 from .runtimes import Kernel, RouteKind
-from .scope import LOWERING
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
@@ -117,7 +116,7 @@ def run_at_once(
         return None
     kernel, metas = found
     what = what_runs(kernel)
-    with authored(carrier.op, what):
+    with in_method(carrier.op, what):
         views = [np.asarray(x) if isinstance(x, jax.Array) else read_only(x) for x in arrays]
         given = kernel.eager(carrier.op, *views)  # type: ignore[misc]
     outs = checked_sequence(given, carrier.op, what, carrier.output_count)

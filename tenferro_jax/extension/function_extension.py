@@ -40,13 +40,15 @@ from .authored import (
 )
 from .contract import (
     CANNOT,
+    LOWERING,
     Advice,
     Computes,
     ExtensionOp,
     LinearInput,
     MapsOver,
     ShardingRule,
-    authored,
+    in_method,
+    lowering_at,
     require_not_traced,
 )
 from .nesting import (
@@ -63,7 +65,6 @@ from .nesting import (
 from .primitive import apply
 from .registry import require_extension_factory
 from .routes import equations
-from .scope import LOWERING, lowering_at
 from .sharding import Shard
 
 NOT_LINEAR = "a derivative by an argument in which it is not linear"
@@ -519,7 +520,7 @@ def moves_forward(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> bool:
         return jvp_of(op._leaves, xs, [x if is_inexact(x) else None for x in xs])
 
     try:
-        with authored(op, LOWERING):
+        with in_method(op, LOWERING):
             traced = jax.make_jaxpr(moved)(*map(struct, metas))
     except (TypeError, NotImplementedError):
         return False
@@ -534,10 +535,10 @@ def results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
     function = op.function
     # The op is inferred again where it is called, so equalities of sizes are noted there.
     if function.infer is not None:
-        with authored(op, "infer_output_meta", lambda *_: None):
+        with in_method(op, "infer_output_meta", lambda *_: None):
             results = op._inferred(metas)
     else:
-        with authored(op, LOWERING, lambda *_: None):
+        with in_method(op, LOWERING, lambda *_: None):
             results = jax.eval_shape(
                 lambda *xs: function.of_arrays(
                     op._body(*op.arguments.unflatten(xs)), "the function"
@@ -559,7 +560,7 @@ def forward_results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> 
     """What `fwd` gives for inputs of these dtypes and shapes."""
     function = op.function
     run, _ = op._reverse
-    with authored(op.changed(stage=FORWARD), LOWERING, lambda *_: None):
+    with in_method(op.changed(stage=FORWARD), LOWERING, lambda *_: None):
         traced, (result, residuals) = jax.make_jaxpr(
             lambda *xs: function.of_arrays(run(*op.arguments.unflatten(xs)), "fwd"),
             return_shape=True,

@@ -21,7 +21,7 @@ from ..jax_seam import require_platforms
 from ..shapes import TensorMeta, as_array, is_plain, meta_of, struct
 from .authored import Adopted, Authored, adopted, filled
 from .carrier import Extension, kernel_body
-from .contract import ShardingRule, require_not_traced
+from .contract import LOWERING, ShardingRule, closed_over, lowering_at, require_not_traced, running
 from .family import parse_family_id
 from .function_extension import (
     FunctionExtension,
@@ -35,7 +35,6 @@ from .primitive import apply, forget_rules
 from .registry import register_function
 from .routes import choose_route, chosen
 from .runtimes import ExtensionRuntimeSet, Kernel
-from .scope import LOWERING, closed_over, lowering_at, running
 
 TAKEN = {*dir(FunctionExtension), "family_id", "function", "self"}
 """Names of members of every op, which no payload may have."""

@@ -1,5 +1,12 @@
-"""An extension family as a JAX primitive: family_id -> Primitive, made once, with its rules in one
-fixed order.
+"""A call of an extension op, and an extension family as a JAX primitive: family_id -> Primitive, made
+once, with its rules in one fixed order.
+
+A call runs in one of four ways:
+
+- Where arrays are traced it is an equation (`bind`), which `_lower` writes into the program.
+- Concrete arrays go to a program of their own, traced once for dtypes and shapes (`compiled`);
+- or, where the op has a kernel that computes NumPy arrays, to that at once (`_impl`);
+- or to `eager_execute`, where no other route is there.
 """
 
 from __future__ import annotations
@@ -27,7 +34,16 @@ from ..jax_seam import (
 )
 from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of, struct
 from .carrier import BatchLevel, Extension, checked_form
-from .contract import CANNOT, ExtensionOp, LinearInput, Slot, authored
+from .contract import (
+    CANNOT,
+    LOWERING,
+    ExtensionOp,
+    LinearInput,
+    Slot,
+    in_method,
+    inherited,
+    running,
+)
 from .execution import forward, run_at_once, run_host
 from .family import parse_family_id
 from .registry import register_extension
@@ -44,7 +60,6 @@ from .rules import (
     transposed,
 )
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
-from .scope import LOWERING, inherited, running
 from .sharding import output_shardings, split_call
 
 
@@ -261,7 +276,7 @@ def _differentiable_form(
     own.
     """
     where = f"differentiable_form of extension {op.family_id}"
-    with authored(op.op, "differentiable_form"):
+    with in_method(op.op, "differentiable_form"):
         form = rule.form_for(op.op, op.of_one(metas))
     if form is op.op:
         return op
@@ -476,7 +491,7 @@ def _batch(
     in_axes = tuple(None if d is None else int(d) for d in dims)
     name = axis.name if isinstance(axis.name, str | tuple) else None
     level = BatchLevel(in_axes, name, jax_seam.batch_place(axis))
-    with authored(op.op, "batched()"):
+    with in_method(op.op, "batched()"):
         own = None if op.batching else op.op.batched(in_axes)
     if own is None:
         return bind(op.batch(level), rules, args), [0] * op.output_count

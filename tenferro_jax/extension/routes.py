@@ -27,9 +27,8 @@ from ..jax_seam import (
 )
 from ..shapes import PyTree, TensorMeta, is_inexact, struct
 from .carrier import Extension, body_of, kernel_body, lowering_body, what_runs
-from .contract import authored
+from .contract import LOWERING, in_method
 from .runtimes import Kernel, RouteKind
-from .scope import LOWERING
 from .sharding import Split, on_device, split_of
 
 __all__ = ["Route", "RouteKind", "routes"]
@@ -145,7 +144,7 @@ def _accepting(
             why: object = ""
             what = f"{what_runs(kernel)}, declines"
             if kernel.declines is not None:
-                with authored(carrier.op, what):
+                with in_method(carrier.op, what):
                     why = kernel.declines(carrier.op, *carrier.of_one(metas))
             if not isinstance(why, str):
                 raise InvalidConfig(

@@ -25,8 +25,8 @@ from .contract import (
     ExtensionOp,
     LinearInput,
     Slot,
-    authored,
     checked_sequence,
+    in_method,
 )
 from .family import family_of
 
@@ -303,7 +303,7 @@ def _rule(op: ExtensionOp, name: str) -> AbstractContextManager[None]:
     requires.
     """
     graph = graph_assumptions.value
-    return authored(op, name, None if graph is None else lambda *assumed: graph.append(assumed))
+    return in_method(op, name, None if graph is None else lambda *assumed: graph.append(assumed))
 
 
 def linearize(

@@ -18,8 +18,16 @@ from ..errors import InvalidConfig, TenferroError, Unsupported
 from ..jax_seam import is_symbolic_dim
 from ..shapes import TensorMeta, meta_of
 from .carrier import Extension, lowering_body, over_levels
-from .contract import MERGES, ExtensionOp, ShardingRule, authored, checked_sequence, require_arrays
-from .scope import LOWERING, inherited
+from .contract import (
+    LOWERING,
+    MERGES,
+    ExtensionOp,
+    ShardingRule,
+    checked_sequence,
+    in_method,
+    inherited,
+    require_arrays,
+)
 
 _VMAP = "vmap "
 """How the factor of a level of vmap begins: no factor of the author's has a space."""
@@ -200,7 +208,7 @@ def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
     if any(is_symbolic_dim(size) for meta in metas for size in meta.shape):
         return None
     inner = carrier.of_one(metas)
-    with authored(op, "sharding_rule"):
+    with in_method(op, "sharding_rule"):
         rule = op.sharding_rule(inner)
     if rule is None:
         return None
@@ -329,7 +337,7 @@ def on_device(
         shard = Shard(axes, sizes)
         if rule.on_device is not None and axes:
             what = "on_device of sharding_rule"
-            with authored(op, what), inherited((None, carrier.runtimes)):
+            with in_method(op, what), inherited((None, carrier.runtimes)):
                 outs = rule.on_device(shard, *pieces)
             outs = require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
             whole = metas_of(split.inputs, split.sizes, [x.dtype for x in pieces])
