@@ -1,5 +1,5 @@
-"""A call of an extension op, and an extension family as a JAX primitive: family_id -> Primitive, made
-once, with its rules in one fixed order.
+"""A call of an extension op; and an extension family as a JAX primitive, made once, with its rules
+in one fixed order.
 
 A call runs in one of four ways:
 
