@@ -352,8 +352,10 @@ def transposed(
     level, rest = levels[0], levels[1:]
     metas = level.inner([meta_of(x) for x in inputs])
 
-    def one(given: Sequence[Any], known: Sequence[Any]) -> tuple[Any, ...]:
-        element = [
+    def one(
+        given: Sequence[jax.Array | None], known: Sequence[jax.Array | None]
+    ) -> tuple[Any, ...]:
+        element: list[Any] = [
             LinearInput(meta) if m else x for x, meta, m in zip(known, metas, mask, strict=True)
         ]
         return tuple(transposed(rule, op, rest, given, element))

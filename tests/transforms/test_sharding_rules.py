@@ -322,6 +322,7 @@ def total(on_device):
     return op
 
 
+@pytest.mark.few(4)
 @pytest.mark.clause("X13.10")
 @pytest.mark.parametrize(("rows", "columns"), [*itertools.product(("d", "e", None), repeat=2)])
 def test_every_placement_of_three_factors(rows, columns):
