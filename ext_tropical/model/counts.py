@@ -7,24 +7,25 @@ import itertools
 import math
 import numbers
 import operator
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
 from opt_einsum import get_symbol
 
-from tenferro_jax.einsum import Plan, Step
+from tenferro_jax.einsum import Step
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
 
+from ..algebra.shipped import LogSumExp
 from ..network.plan_rows import contracted
 from ..network.tropical_slices import TropicalPlan
 from ..step.einsum_op import widened
+from .factors import Factors
 from .variables import Variable, holders, require_known
 
-if TYPE_CHECKING:
-    from .network import Network
+V = TypeVar("V")
 
 MOST = 1_000_000
 """The most assignments within a gap that are looked at one by one."""
@@ -32,22 +33,23 @@ MOST = 1_000_000
 MOST_BITS = 1 << 27
 """The most bits of an integer that holds the numbers for all sums."""
 
-CELLS = 1 << 22
+CANDIDATES_AT_ONCE = 1 << 22
 """The most candidates of a step that are compared at once."""
 
 
-def counted(net: Network, within: float | None) -> int:
-    """See `Network.count`."""
+def counted(net: Factors, within: float | None, best: Callable[[int], jax.Array]) -> int:
+    """See `Network.count`; `best` gives the scores of so many best assignments."""
     tables = _concrete("count", net.tables)
     if within is not None and not (isinstance(within, numbers.Real) and within >= 0):
         raise InvalidConfig(
             where="Network.count, within", given=repr(within), needed="a number of at least 0"
         )
-    if within is not None and within < math.inf:
-        return _best(net, tables) if within == 0 else _near(net, within)
+    if within and within < math.inf:
+        return _near(best, within)
     ones = [np.asarray(x > -np.inf) for x in tables]
-    dtype = _integers(net, ones)
-    return _total(net.plan(), ones, dtype)
+    # Sums and products that wrap at 2**64 on the way do not change a number below.
+    dtype = np.uint64 if _bits(net, ones) < 62 else object
+    return _best(net.plan(), tables, dtype) if within == 0 else _total(net.plan(), ones, dtype)
 
 
 def _concrete(question: str, tables: Sequence[ArrayLike]) -> list[np.ndarray]:
@@ -82,64 +84,61 @@ def _floating(x: np.ndarray) -> np.ndarray:
     return np.where(x == np.iinfo(x.dtype).min, -np.inf, x.astype(np.float64))
 
 
-def _integers(net: Network, ones: Sequence[np.ndarray]) -> type:
-    """The dtype that holds the number of all possible assignments. Sums and products that wrap at
-    2**64 on the way do not change it.
-    """
-    return np.uint64 if _bits(net, ones) < 62 else object
-
-
-def _bits(net: Network, ones: Sequence[np.ndarray]) -> float:
+def _bits(net: Factors, ones: Sequence[np.ndarray]) -> float:
     """A bound on the logarithm of the number of possible assignments."""
     most = math.fsum(map(math.log2, net.variables.values()))
     if most < 62:
         return most
     scores = [np.where(x, np.float32(0), np.float32(-np.inf)) for x in ones]
-    found = float(net.like(net.scopes, scores).log_partition()) / math.log(2)
+    found = float(net.like(net.scopes, scores).contracted(LogSumExp())) / math.log(2)
     return min(most, max(found, 0) * 1.001 + 1)  # far more than is rounded
 
 
-def _slices(plan: TropicalPlan, arrays: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
-    """The operands of each slice."""
+def _in_slices(
+    plan: TropicalPlan,
+    operands: Sequence[np.ndarray],
+    cut: Callable[[np.ndarray, tuple[slice, ...]], V],
+    run: Callable[[Step, Sequence[V]], V],
+) -> Iterator[V]:
+    """The last result of each slice of a plan."""
     cuts = [
         [(label, slice(i * length, (i + 1) * length)) for i in range(count)]
         for label, (count, length) in plan.sliced.items()
     ]
     for chosen in itertools.product(*cuts):
         at = dict(chosen)
-        yield [
-            np.asarray(x[tuple(at.get(label, slice(None)) for label in term)], x.dtype)
-            for x, term in zip(arrays, plan.plan.terms, strict=True)
+        values: list[Any] = [
+            cut(x, tuple(at.get(label, slice(None)) for label in term))
+            for x, term in zip(operands, plan.plan.terms, strict=True)
         ]
+        for step in plan.plan.steps:
+            values.append(run(step, [values[i] for i in step.operands]))
+            for i in step.operands:
+                values[i] = None
+        yield values[-1]
 
 
 def _total(plan: TropicalPlan, arrays: Sequence[np.ndarray], dtype: type) -> int:
     """The sum over all labels of the products of entries, all integers, computed in a dtype."""
-    given: list[np.ndarray] = [x.astype(dtype) for x in arrays]
-    return sum(int(_run(plan.plan, part, dtype)) for part in _slices(plan, given))
 
+    # Of objects an entry without labels is a Python int, and NumPy would compute what follows in
+    # int64.
+    def cut(x: np.ndarray, at: tuple[slice, ...]) -> np.ndarray:
+        return np.asarray(x.astype(dtype)[at], dtype)
 
-def _run(plan: Plan, arrays: Sequence[np.ndarray], dtype: type) -> Any:
-    values: list[Any] = list(arrays)
-    for step in plan.steps:
-        operands = [values[i] for i in step.operands]
-        # Of objects a result without labels is a Python int, and NumPy would compute what follows
-        # in int64.
-        values.append(np.asarray(np.einsum(_local(step), *operands), dtype))
-        for i in step.operands:
-            values[i] = None
-    return values[-1]
+    def run(step: Step, operands: Sequence[np.ndarray]) -> np.ndarray:
+        return np.asarray(np.einsum(_local(step), *operands), dtype)
+
+    return sum(map(int, _in_slices(plan, arrays, cut, run)))
 
 
 def _local(step: Step) -> str:
     """The equation of a step in the first letters: NumPy has 52."""
     letter = {label: get_symbol(i) for i, label in enumerate(dict.fromkeys("".join(step.terms)))}
-    terms = ("".join(letter[label] for label in term) for term in (*step.terms, step.result))
-    *inputs, output = terms
-    return f"{','.join(inputs)}->{output}"
+    return step.equation.translate(str.maketrans(letter))
 
 
-def counted_by(net: Network, by: Mapping[Variable, Sequence[int]]) -> dict[int, int]:
+def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, int]:
     """See `Network.count_by`. A sum of 2**(width * sum) has the numbers as digits of `width`
     bits.
     """
@@ -177,11 +176,11 @@ def counted_by(net: Network, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     return {i: digit for i, digit in enumerate(found) if digit}
 
 
-def _near(net: Network, within: float) -> int:
+def _near(best: Callable[[int], jax.Array], within: float) -> int:
     """The number of assignments within a gap, from the list of the best."""
     k = 1024
     while True:
-        values = np.asarray(net.best(k=k).value)
+        values = np.asarray(best(k))
         near = int((values >= values[0] - within).sum()) if np.isfinite(values[0]) else 0
         if near < k:
             return near
@@ -194,33 +193,26 @@ def _near(net: Network, within: float) -> int:
         k *= 8
 
 
-def _best(net: Network, tables: Sequence[np.ndarray]) -> int:
+def _best(plan: TropicalPlan, tables: Sequence[np.ndarray], dtype: type) -> int:
     """The number of best assignments: of candidates that make the value of their cell."""
-    plan, dtype = net.plan(), _integers(net, [np.asarray(x > -np.inf) for x in tables])
-    best, number = -np.inf, 0
-    for part in _slices(plan, tables):
-        value, count = _counted_best(plan.plan, part, dtype)
-        if value > best:
-            best, number = value, 0
-        number += int(count) if value == best else 0
-    return number if best > -np.inf else 0
 
+    def cut(x: np.ndarray, at: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(x[at]), np.array(x[at] > -np.inf, dtype)
 
-def _counted_best(plan: Plan, arrays: Sequence[np.ndarray], dtype: type) -> tuple[Any, Any]:
-    """The best score, and how many assignments have it."""
-    values: list[Any] = [(x, np.array(x > -np.inf, dtype)) for x in arrays]
-    for step in plan.steps:
+    def run(step: Step, operands: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
         order = step.result + contracted(step)
-        pairs = [values[i] for i in step.operands]
         scores, numbers = (
             [_spread(x, term, order) for x, term in zip(each, step.terms, strict=True)]
-            for each in zip(*pairs, strict=True)
+            for each in zip(*operands, strict=True)
         )
-        values.append(_chosen(scores, numbers, len(step.result)))
-        for i in step.operands:
-            values[i] = None
-    value, count = values[-1]
-    return value[()], count[()]
+        return _chosen(scores, numbers, len(step.result))
+
+    best, number = -np.inf, 0
+    for value, count in _in_slices(plan, tables, cut, run):
+        if value > best:
+            best, number = value[()], 0
+        number += int(count) if value == best else 0
+    return number if best > -np.inf else 0
 
 
 def _spread(x: np.ndarray, term: Sequence[Variable], order: Sequence[Variable]) -> np.ndarray:
@@ -237,7 +229,7 @@ def _chosen(
     axes.
     """
     shape = np.broadcast_shapes(*(x.shape for x in scores))
-    if rank and math.prod(shape) > CELLS and max(shape[:rank]) > 1:  # in two parts
+    if rank and math.prod(shape) > CANDIDATES_AT_ONCE and max(shape[:rank]) > 1:  # in two parts
         axis = int(np.argmax(shape[:rank]))
         middle = shape[axis] // 2
         halves = []

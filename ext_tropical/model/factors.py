@@ -13,6 +13,8 @@ from jax.typing import ArrayLike
 from tenferro_jax.einsum import parse_equation
 from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
 
+from ..algebra.semiring import Semiring
+from ..network.tropical_einsum import tropical_einsum
 from ..network.tropical_plan import Operand, Optimize, plan_tropical_einsum
 from ..network.tropical_slices import TropicalPlan
 from . import uai
@@ -204,6 +206,16 @@ class Factors:
         """The order of contractions that every question takes, and its slices, to print."""
         return plan_tropical_einsum(
             self.equation, *self.tables, optimize=self.optimize, memory_limit=self.memory_limit
+        )
+
+    def contracted(self, semiring: Semiring, output: Sequence[Variable] = ()) -> jax.Array:
+        """The einsum of the tables under a semiring."""
+        return tropical_einsum(
+            equation(self.scopes, output),
+            *self.tables,
+            semiring=semiring,
+            optimize=self.optimize,
+            memory_limit=self.memory_limit,
         )
 
     def like(self, scopes: Sequence[tuple[Variable, ...]], tables: Sequence[ArrayLike]) -> Self:

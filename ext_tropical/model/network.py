@@ -14,19 +14,16 @@ from opt_einsum import get_symbol
 
 from tenferro_jax.errors import DTypeError, InvalidConfig
 
-from ..algebra.semiring import Semiring
 from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
-from ..network.tropical_einsum import best_assignment, tropical_einsum
+from ..network.tropical_einsum import best_assignment
 from ..step.einsum_op import widened
+from .answers import best_ways, samples, shares
 from .counts import counted, counted_by
 from .factors import Factors
-from .many import best_ways, samples
-from .shares import shares
 from .variables import (
     Variable,
     distinct,
-    equation,
     from_largest,
     groups,
     holders,
@@ -104,13 +101,7 @@ class Network(Factors):
             tables.append(
                 self.tables[group[0]]
                 if scopes[-1:] == parts
-                else tropical_einsum(
-                    equation(parts, rest),
-                    *(self.tables[i] for i in group),
-                    semiring=semiring,
-                    optimize=self.optimize,
-                    memory_limit=self.memory_limit,
-                )
+                else self.like(parts, [self.tables[i] for i in group]).contracted(semiring, rest)
             )
         return self._made(tuple(scopes), tables, self.memory_limit, self.optimize)
 
@@ -123,7 +114,7 @@ class Network(Factors):
           >>> float(Network("ab,b->", [[0.0, 1.0], [2.0, 0.0]], [0.0, 0.5]).value())
           2.0
         """
-        return self._contracted(max_plus)
+        return self.contracted(max_plus)
 
     def best(self, k: int | None = None) -> Assignment:
         """The best score with an assignment that has it, the first by the plan; or the k best.
@@ -225,7 +216,7 @@ class Network(Factors):
           >>> Network("ab,bc->", no_neighbours, no_neighbours).count()
           5
         """
-        return counted(self, within)
+        return counted(self, within, lambda k: self.best(k=k).value)
 
     def count_by(self, sizes: Mapping[Variable, Sequence[int]]) -> dict[int, int]:
         """The exact number of possible assignments for each sum of integers, of concrete tables.
@@ -264,7 +255,7 @@ class Network(Factors):
           >>> float(Network("ab->", [[0.0, 0.0], [0.0, 0.0]]).log_partition())  # log 4
           1.3862943649291992
         """
-        return self._contracted(LogSumExp(temperature)) / temperature
+        return self.contracted(LogSumExp(temperature)) / temperature
 
     def marginals(self, *, temperature: float = 1.0) -> dict[Variable, jax.Array]:
         """For each variable the probabilities of its values, (values,) in the tables' dtype.
@@ -400,12 +391,3 @@ class Network(Factors):
                 needed="tables of one floating dtype",
             )
         return dtypes.pop()
-
-    def _contracted(self, semiring: Semiring) -> jax.Array:
-        return tropical_einsum(
-            self.equation,
-            *self.tables,
-            semiring=semiring,
-            optimize=self.optimize,
-            memory_limit=self.memory_limit,
-        )

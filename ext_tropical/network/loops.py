@@ -1,8 +1,9 @@
 """A whole plan in standard ops, as a program whose size does not grow with the plan.
 
-A loop takes the steps by depth, see `rows`. Each turn of it computes two candidates in each of its
-lanes, whose addresses follow from the rows; cells of many small steps share a turn. Where cells are
-few, several lanes share a cell.
+A loop takes the steps by depth, see `plan_rows`. Each turn of it computes two candidates in each of
+its lanes, whose addresses follow from the rows; cells of many small steps share a turn. Where cells
+are few, several lanes share a cell. What a candidate is, how two become one and what is written is
+a `Rule`: every question is one on this loop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import collections
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,45 +26,70 @@ from ..step.einsum_op import widened
 from . import plan_rows
 from .plan_rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
 
-LARGE = 1 << 18
-"""The most candidates of a step in the loop, where the caller can run larger ones."""
+WORTH_A_STEP = 1 << 18
+"""Candidates of a step above which it runs alone, where the caller can run it: XLA's own kernels
+of one step are faster than the loop from there on.
+"""
 
-SMALL = 1 << 10
+CUT_TOGETHER = 1 << 10
 """The most entries of a table that is cut out together with others."""
 
-Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array | None]]
+Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array]]
 Found = tuple[jax.Array, ...]
 
-State = tuple[Found, Found]
-"""The arrays that are written; and what each lane found in the turn before."""
+
+class Rule(NamedTuple):
+    """How the cells of a step follow from their candidates.
+
+    Attributes:
+      candidate: (lanes, which of a turn's, the arrays so far) -> a candidate of each lane.
+      fold: two candidates -> one; any order gives the same.
+      cells: (lanes, what all candidates of a cell are folded to) -> what is written, one for each
+        array.
+    """
+
+    candidate: Callable[[Lanes, int, Found], Found]
+    fold: Callable[[Found, Found], Found]
+    cells: Callable[[Lanes, Found], Sequence[jax.Array]]
 
 
 class Lanes:
-    """The cells of one turn, and their candidates, in arrays of LANES entries."""
+    """The cells of one turn, and their candidates, in arrays of LANES entries: (SEGMENTS, SEGMENT).
+
+    Attributes:
+      chunk: how many turns took candidates of the same cells before.
+      count: how many candidates each cell has.
+      share: the logarithm of the number of lanes of a cell.
+      single, plain: as of a row.
+      lane: which of the lanes of its cell each lane is.
+      cell: which cell of its row.
+    """
 
     def __init__(self, table: plan_rows.Table, turn: jax.Array) -> None:
         self.table = table
         start, end, row, self.chunk = jnp.asarray(table.turns)[turn]
         segment = start + lax.broadcasted_iota(jnp.int32, (SEGMENTS, 1), 0)
+        # A segment's row is the last one that begins at or before it. A turn has at most SEGMENTS
+        # rows, so a window of so many starts holds it, and counting is one comparison of all pairs.
         window = lax.dynamic_slice(jnp.asarray(table.starts), (row,), (SEGMENTS,))
         at = (jnp.expand_dims(window, 0) <= segment).astype(jnp.int32).sum(1, dtype=jnp.int32) - 1
         first = window[at]
+        # Without the barrier XLA would gather each column again for every lane that reads it.
         rows = lax.optimization_barrier(jnp.asarray(table.columns)[row + at])
         cells, self.count, self.share, kind, *rest = (
             rows[:, i, None] for i in range(rows.shape[1])
         )
-        reads, writes = table.reads
-        bases, self.writes = rest[:reads], rest[reads : reads + writes]
+        bases, self.base = rest[: table.reads], rest[table.reads]
         self.single, self.plain = kind & 1 > 0, kind > 1
-        rest, width = rest[reads + writes :], 1 + reads
+        rest, width = rest[table.reads + 1 :], 1 + table.reads
         axes = [rest[i * width : (i + 1) * width] for i in range(sum(table.ranks))]
         self.axes = axes[table.ranks[0] :]
         lane = lax.broadcasted_iota(jnp.int32, (SEGMENTS, SEGMENT), 1)
         lane += (segment - first[:, None]) * SEGMENT
         cell = lane >> self.share
         self.lane = lane - (cell << self.share)
-        self.valid = (cell < cells) & (self.lane == 0) & (segment < end)
-        self.cell = jnp.minimum(cell, cells - 1)
+        self.valid = (cell < cells) & (self.lane == 0) & (segment < end)  # the lane that writes
+        self.cell = jnp.minimum(cell, cells - 1)  # lanes beyond the last cell repeat it
         self.origin = self._address(axes[: table.ranks[0]], self.cell, bases)
 
     def _address(
@@ -72,7 +98,8 @@ class Lanes:
         """The address in each array read, of an index over some axes."""
         found = [jnp.broadcast_to(x, index.shape) for x in start]
         for divisor, *coefficients in axes:
-            if self.table.exact:  # vectorised; a division is not
+            if self.table.exact:  # vectorised, which a division of integers is not; the half
+                # keeps the product clear of the next integer, whichever way it is rounded
                 scale = lax.bitcast_convert_type(divisor, jnp.float32)
                 rest = ((index.astype(jnp.float32) + 0.5) * scale).astype(jnp.int32)
             else:
@@ -93,7 +120,9 @@ class Lanes:
         candidate: Callable[[int], Found],
         before: Found,
     ) -> tuple[Found, Found]:
-        """The candidates of each lane so far, folded; and those of all lanes that share a cell."""
+        """The candidates of each lane so far, folded; and those of all lanes that share a cell: in
+        each round a lane meets the one whose number differs in one bit.
+        """
         found = functools.reduce(fold, map(candidate, range(AT_ONCE)))
         both = fold(before, found)
         found = tuple(jnp.where(self.chunk == 0, x, y) for x, y in zip(found, both, strict=True))
@@ -111,40 +140,51 @@ class Lanes:
         return found, lax.fori_loop(np.int32(0), jnp.max(self.share), shared, found)
 
     def own(self, array: jax.Array) -> jax.Array:
-        """The entries of an array at the cells of the first result."""
-        return at_places(array, self.writes[0] + self.cell)
+        """The entries of an array at the cells."""
+        return at_places(array, self.base + self.cell)
 
-    def write(self, array: jax.Array, which: int, new: jax.Array) -> jax.Array:
+    def write(self, array: jax.Array, new: jax.Array) -> jax.Array:
         """An array with the cells of a result."""
-        base = self.writes[which]
-        place = jnp.where(self.valid & (base >= 0), base + self.cell, array.shape[0])
+        place = jnp.where(self.valid, self.base + self.cell, array.shape[0])
         return array.at[place.reshape(-1)].set(new.reshape(LANES, *new.shape[2:]), mode="drop")
 
 
 def sweep(
     rows: Sequence[Row],
-    turn: Callable[[Lanes, State], State],
-    state: State,
-    alone: Callable[[Row, State], State] | None = None,
-) -> State:
-    """The state after all turns, by level; `alone` runs a large row, between two loops."""
-    large = [row for row in rows if alone and math.prod(row.counts) > LARGE]
+    rule: Rule,
+    arrays: Found,
+    alone: Callable[[Row, Found], Found] | None = None,
+) -> Found:
+    """The arrays after all turns, by level; `alone` runs a large row, between two loops."""
+    large = [row for row in rows if alone and math.prod(row.counts) > WORTH_A_STEP]
     done = 0
     for last in sorted({row.level for row in large} | {1 << 31}):
         mine = [row for row in rows if done < row.level <= last and row not in large]
         if mine:
-            table = plan_rows.table(mine)
-            state = lax.fori_loop(
-                np.int32(0),
-                np.int32(len(table.turns)),
-                lambda i, state, table=table: turn(Lanes(table, i), state),
-                state,
-            )
+            arrays = _turns(plan_rows.table(mine), rule, arrays)
         for row in large:
             if alone and row.level == last:
-                state = alone(row, state)
+                arrays = alone(row, arrays)
         done = last
-    return state
+    return arrays
+
+
+def _turns(table: plan_rows.Table, rule: Rule, arrays: Found) -> Found:
+    """One loop. It carries what each lane found in the turn before, for cells whose candidates take
+    several turns.
+    """
+
+    def turn(i: jax.Array, state: tuple[Found, Found]) -> tuple[Found, Found]:
+        arrays, before = state
+        lanes = Lanes(table, i)
+        found, cells = lanes.folded(rule.fold, lambda n: rule.candidate(lanes, n, arrays), before)
+        pairs = zip(arrays, rule.cells(lanes, cells), strict=True)
+        return tuple(lanes.write(array, new) for array, new in pairs), found
+
+    zero = jnp.int32(0)
+    first = jax.eval_shape(lambda arrays: rule.candidate(Lanes(table, zero), 0, arrays), arrays)
+    before = tuple(jnp.zeros(x.shape, x.dtype) for x in first)
+    return lax.fori_loop(np.int32(0), np.int32(len(table.turns)), turn, (arrays, before))[0]
 
 
 def cut(flat: jax.Array, start: int, shape: Sequence[int]) -> jax.Array:
@@ -167,7 +207,7 @@ def cut_all(
     for size, members in groups.items():
         for first in range(0, len(members), 32):
             some = members[first : first + 32]
-            if size > SMALL or len(some) == 1:
+            if size > CUT_TOGETHER or len(some) == 1:
                 parts = [lax.slice(flat, (starts[i],), (starts[i] + size,)) for i in some]
             else:
                 pairs = [lax.slice(with_zeros, (0, starts[i]), (2, starts[i] + size)) for i in some]
@@ -194,86 +234,74 @@ def search(
     with_winners: bool,
     large: Large | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """The value, and the winners of all steps that contract, one after another.
+    """The value, and the winners of all steps.
 
     Args:
       plan: of three or more operands, without sizes of 0.
       semiring: the algebra.
       operands: with the shapes of the plan's terms, of one dtype.
       with_winners: whether winners are wanted.
-      large: (step, its operands) -> (value, winner or None) with the axes of the step's result, of
-        the operands' dtype and int32: runs the steps of more than LARGE candidates.
+      large: (step, its operands) -> value, and winner if it contracts, with the axes of the step's
+        result, of the operands' dtype and int32: runs the steps of more than WORTH_A_STEP
+        candidates.
 
     Returns:
-      (value with the axes of the output, int32 of layout(plan).winners[-1] entries or None).
+      (value with the axes of the output, int32 at the places of the results' cells or None).
     """
-    dtype, places = operands[0].dtype, layout(plan)
+    dtype = operands[0].dtype
+    work = widened(jnp.zeros((), dtype)).dtype
+
+    def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
+        number, _, at = lanes.at(which)
+        left, right = (at_places(arrays[0], x).astype(work) for x in at)
+        found = jnp.where(lanes.single, left, semiring.times(left, right))
+        return (found, number)[: 1 + with_winners]
 
     def fold(x: Found, y: Found) -> Found:
         takes = semiring.better(y[0], x[0]) | (y[0] != y[0])
-        if with_winners:
+        if with_winners:  # the first of equals, whichever lane it was found in
             equal = (y[0] == x[0]) | ((x[0] != x[0]) & (y[0] != y[0]))
             takes = jnp.where(equal, y[1] < x[1], takes)
         return tuple(jnp.where(takes, b, a) for a, b in zip(x, y, strict=True))
 
-    def turn(lanes: Lanes, state: State) -> State:
-        arrays, before = state
+    def cells(lanes: Lanes, found: Found) -> Found:
+        return found[0].astype(dtype), *found[1:]
 
-        def candidate(which: int) -> Found:
-            number, _, at = lanes.at(which)
-            left, right = (at_places(arrays[0], x).astype(work) for x in at)
-            found = jnp.where(lanes.single, left, semiring.times(left, right))
-            return (found, number)[: 1 + with_winners]
-
-        found, (value, *winner) = lanes.folded(fold, candidate, before)
-        return _written(lanes, arrays, (value.astype(dtype), *winner)), found
-
-    work = widened(jnp.zeros((), dtype)).dtype
-    count = places.values[-1] - places.values[len(operands)]
-    buffer = buffer_of(operands, jnp.zeros(count, dtype))
-    arrays = (buffer, jnp.zeros(places.winners[-1], jnp.int32))
-    before = tuple(jnp.zeros((SEGMENTS, SEGMENT), x) for x in (work, jnp.int32))
-    state = arrays[: 1 + with_winners], before[: 1 + with_winners]
-    (buffer, *winners), _ = sweep(
-        plan_rows.forward(plan), turn, state, large and by_caller(large, plan)
-    )
-    return result_of(plan, buffer), winners[0] if winners else None
-
-
-def _written(lanes: Lanes, arrays: Sequence[jax.Array], new: Sequence[jax.Array]) -> Found:
-    return tuple(
-        lanes.write(array, i, x) for i, (array, x) in enumerate(zip(arrays, new, strict=True))
-    )
+    buffer = buffer_of(plan, operands, dtype)
+    arrays = (buffer, jnp.zeros(buffer.shape, jnp.int32))[: 1 + with_winners]
+    alone = large and by_caller(large, plan)
+    found = sweep(plan_rows.forward(plan), Rule(candidate, fold, cells), arrays, alone)
+    return result_of(plan, found[0]), found[1] if with_winners else None
 
 
 def by_caller(
     large: Large, plan: Plan, rounded: Callable[[jax.Array], jax.Array] = lambda x: x
-) -> Callable[[Row, State], State]:
+) -> Callable[[Row, Found], Found]:
     """The run of a large row by the caller of `search`, on rounded operands."""
-    sizes, places = dict(plan.sizes), layout(plan).values
+    sizes, places = dict(plan.sizes), layout(plan)
 
-    def alone(row: Row, state: State) -> State:
+    def alone(row: Row, arrays: Found) -> Found:
         step = plan.steps[row.number]
         inputs = [
-            rounded(cut(state[0][0], places[j], [sizes[label] for label in term]))
+            rounded(cut(arrays[0], places[j], [sizes[label] for label in term]))
             for j, term in zip(step.operands, step.terms, strict=True)
         ]
-        pairs = zip(state[0], large(step, inputs), row.writes, strict=False)
-        return tuple(_put(array, x, start) for array, x, start in pairs), state[1]
+        new = large(step, inputs)  # no winner of a step that contracts nothing
+        start = (np.int32(row.write),)
+        changed = [
+            lax.dynamic_update_slice(array, x.reshape(-1), start)
+            for array, x in zip(arrays, new, strict=False)
+        ]
+        return *changed, *arrays[len(changed) :]
 
     return alone
 
 
-def _put(array: jax.Array, new: jax.Array | None, start: int) -> jax.Array:
-    """An array with new entries; unchanged if there are none."""
-    if new is None or start < 0:
-        return array
-    return lax.dynamic_update_slice(array, new.reshape(-1), (np.int32(start),))
-
-
-def buffer_of(operands: Sequence[jax.Array], results: jax.Array) -> jax.Array:
-    """The operands and the results of the steps, in the dtype of the latter."""
-    return jnp.concatenate([joined(operands).astype(results.dtype), results])
+def buffer_of(plan: Plan, operands: Sequence[jax.Array], dtype: np.dtype) -> jax.Array:
+    """The operands in this dtype, and zeros for the results of the steps."""
+    places = layout(plan)
+    results = jnp.zeros(places[-1] - places[len(operands)], dtype)
+    return jnp.concatenate([joined(operands).astype(dtype), results])
 
 
 def joined(arrays: Sequence[jax.Array]) -> jax.Array:
@@ -285,7 +313,7 @@ def joined(arrays: Sequence[jax.Array]) -> jax.Array:
 
 def result_of(plan: Plan, buffer: jax.Array) -> jax.Array:
     """The value, whose axes may stand in another order than those of the last step."""
-    sizes, start = dict(plan.sizes), layout(plan).values[-2]
+    sizes, start = dict(plan.sizes), layout(plan)[-2]
     labels, wanted = plan.steps[-1].result, plan.equation.output
     value = cut(buffer, start, [sizes[label] for label in labels])
     return jnp.transpose(value, [labels.index(label) for label in wanted])

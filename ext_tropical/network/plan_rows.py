@@ -1,7 +1,9 @@
 """A plan as rows of integers, for loops whose program does not grow with the plan.
 
-All operands and the results of all steps are in one flat buffer. A row says where the operands of a
-step and its result begin, and for each axis its extent and its strides.
+A program with an operation for every step takes XLA time that grows with the plan: seconds for some
+hundred steps. So `loops` interprets these rows. All operands and the results of all steps are in
+one flat buffer. A row says where the operands of a step and its result begin, and for each axis its
+extent and its strides.
 """
 
 from __future__ import annotations
@@ -17,55 +19,52 @@ from typing import NamedTuple
 import numpy as np
 
 from tenferro_jax.einsum import Plan, Step
+from tenferro_jax.errors import Unsupported
 
 SEGMENT = 32
-"""Lanes next to each other, which work on one step."""
+"""Lanes next to each other, which work on one step. A row of the table is read once for all of
+them; steps of fewer cells leave some of them idle.
+"""
 
 SEGMENTS = 64
-"""Segments of a turn."""
+"""Segments of a turn. Together they are as many lanes as keep vector units busy, and few enough
+for the small steps of one level.
+"""
 
 LANES = SEGMENT * SEGMENTS
-"""Lanes of a turn, a power of two."""
+"""Lanes of a turn, a power of two, so that lanes which share a cell find each other by one bit."""
 
 AT_ONCE = 2
-"""Candidates that a lane takes in one turn."""
+"""Candidates that a lane takes in one turn: half as many turns, in a body of twice the size."""
 
-EXACT = 1 << 21
+EXACT_BELOW = 1 << 21
 """Numbers below have an exact quotient when they are divided in float32, see `Lanes`."""
+
+MOST_ENTRIES = 2**31 - 1
+"""Addresses in the buffer are int32."""
 
 Axis = tuple[int, ...]
 
 
-class Layout(NamedTuple):
-    """Where everything is.
-
-    Attributes:
-      values: the place of each operand and then of each step's result in the buffer; its length.
-      winners: the place of each step's winners, -1 if it contracts nothing; their number.
-    """
-
-    values: tuple[int, ...]
-    winners: tuple[int, ...]
-
-
 @functools.lru_cache(maxsize=64)
-def layout(plan: Plan) -> Layout:
-    """The places of values and winners, in the order of the plan.
+def layout(plan: Plan) -> tuple[int, ...]:
+    """The place of each operand and then of each step's result in the buffer; its length.
 
     Raises:
-      ValueError: the buffer has more than 2**31 - 1 entries.
+      Unsupported: a buffer whose entries int32 cannot count.
     """
     sizes = dict(plan.sizes)
     terms = (*plan.terms, *(step.result for step in plan.steps))
-    counts = [math.prod(sizes[label] for label in term) for term in terms]
-    values = tuple(itertools.accumulate(counts, initial=0))
-    if values[-1] >= 2**31:
-        raise ValueError(f"{values[-1]} entries of operands and results")
-    winners, total = [], 0
-    for step, count in zip(plan.steps, counts[len(plan.terms) :], strict=True):
-        winners.append(total if contracted(step) else -1)
-        total += count if contracted(step) else 0
-    return Layout(values, (*winners, total))
+    counts = (math.prod(sizes[label] for label in term) for term in terms)
+    places = tuple(itertools.accumulate(counts, initial=0))
+    if places[-1] > MOST_ENTRIES:
+        raise Unsupported(
+            where="tropical network in standard ops",
+            given=f"{places[-1]} entries of tables and results",
+            needed=f"at most {MOST_ENTRIES}, because they are counted in int32",
+            fix="Pass a memory_limit, which contracts in slices.",
+        )
+    return places
 
 
 def contracted(step: Step) -> str:
@@ -95,7 +94,7 @@ class Row(NamedTuple):
       single: whether the step has one operand, which is read twice.
       plain: whether the step contracts nothing, so that its candidates are its result.
       bases: where the arrays begin that are read.
-      writes: where the results begin in the arrays that are written; -1 where there is none.
+      write: where the results begin in every array that is written.
       cells: (extent, stride in each array read) of the axes of the result.
       candidates: the same for the axes that are summed.
     """
@@ -105,7 +104,7 @@ class Row(NamedTuple):
     single: bool
     plain: bool
     bases: tuple[int, ...]
-    writes: tuple[int, ...]
+    write: int
     cells: list[Axis]
     candidates: list[Axis]
 
@@ -117,7 +116,8 @@ class Row(NamedTuple):
     @property
     def lanes(self) -> int:
         """How many lanes share the candidates of a cell, a power of two: several, if there are few
-        cells with many candidates.
+        cells with many candidates. More would have less than eight candidates each, and what they
+        find is then folded in one more round for each doubling.
         """
         cells, count = self.counts
         return next(
@@ -126,7 +126,9 @@ class Row(NamedTuple):
 
 
 def _axes(labels: str, sizes: Mapping[str, int], terms: Sequence[str]) -> list[Axis]:
-    """(extent, stride in each term) of labels; neighbours that are one axis everywhere as one."""
+    """(extent, stride in each term) of labels; neighbours that are one axis everywhere as one,
+    since each axis costs a division for every candidate.
+    """
     every = [strides(term, sizes) for term in terms]
     found: list[Axis] = []
     for label in labels:
@@ -141,7 +143,7 @@ def _axes(labels: str, sizes: Mapping[str, int], terms: Sequence[str]) -> list[A
 
 @functools.lru_cache(maxsize=16)
 def forward(plan: Plan) -> tuple[Row, ...]:
-    """A row for each step: it reads its operands, and writes value and winner."""
+    """A row for each step: it reads its operands, and writes its result."""
     sizes, places = dict(plan.sizes), layout(plan)
     levels, rows = [0] * len(plan.terms), []
     for i, step in enumerate(plan.steps):
@@ -153,8 +155,8 @@ def forward(plan: Plan) -> tuple[Row, ...]:
                 levels[-1],
                 len(step.operands) == 1,
                 not rest,
-                tuple(places.values[j] for j in (step.operands * 2)[:2]),
-                (places.values[len(plan.terms) + i], places.winners[i]),
+                tuple(places[j] for j in (step.operands * 2)[:2]),
+                places[len(plan.terms) + i],
                 _axes(step.result, sizes, terms),
                 _axes(rest, sizes, terms),
             )
@@ -174,9 +176,10 @@ def moving(plan: Plan, operands: Sequence[int]) -> set[int]:
 @functools.lru_cache(maxsize=16)
 def backward(plan: Plan, wanted: tuple[int, ...]) -> tuple[Row, ...]:
     """A row for each operand of a step that depends on a wanted one: it reads this operand, the
-    other one and the step's result, and writes the entries of a cotangent for distinct labels.
+    other one and the step's result, and writes the entries of a cotangent for distinct labels. Each
+    value is read by one step, so that every cotangent is one sum and nothing is scattered.
     """
-    sizes, places, first = dict(plan.sizes), layout(plan).values, len(plan.terms)
+    sizes, places, first = dict(plan.sizes), layout(plan), len(plan.terms)
     levels, rows, needed = [1] * (first + len(plan.steps)), [], moving(plan, wanted)
     for i, step in reversed(list(enumerate(plan.steps))):
         for j, term, other, rest in zip(
@@ -194,7 +197,7 @@ def backward(plan: Plan, wanted: tuple[int, ...]) -> tuple[Row, ...]:
                     len(step.operands) == 1,
                     not contracted(step),
                     (places[j], places[other], places[first + i]),
-                    (places[j],),
+                    places[j],
                     _axes("".join(dict.fromkeys(term)), sizes, terms),
                     _axes(summed, sizes, terms),
                 )
@@ -207,45 +210,50 @@ class Table(NamedTuple):
 
     The distance that index i over some axes has moved is the sum over the axes of i // (product of
     the later extents) * coefficient. The coefficient is the axis's stride less the distance that
-    the next axis moved before it began again.
+    the next axis moved before it began again: one division and one multiplication an axis, and no
+    remainder.
 
     Attributes:
       columns: for each row number of cells, number of candidates, logarithm of its lanes, whether
-        single + 2 * whether plain; bases, writes; for axes of cells and of candidates the divisor
-        (if exact, the bits of its inverse) and the coefficients.
+        single + 2 * whether plain; bases, the place that is written; for axes of cells and of
+        candidates the divisor (if exact, the bits of its inverse) and the coefficients.
       starts: the first segment of each row.
-      reads: the number of arrays read; and of those written.
+      reads: the number of arrays read.
       ranks: the number of axes of cells; and of candidates.
-      exact: whether all numbers are below EXACT.
+      exact: whether all numbers are below EXACT_BELOW.
       turns: for each turn its first segment, the end of its level, its first row, and how many
         turns took candidates of the same segments before.
     """
 
     columns: np.ndarray
     starts: np.ndarray
-    reads: tuple[int, int]
+    reads: int
     ranks: tuple[int, int]
     exact: bool
     turns: np.ndarray
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """At least one row as arrays."""
+    """At least one row as arrays.
+
+    Rows of a level stand together, those with as many lanes a cell and as many candidates next to
+    each other: a turn lasts as long as the row with most candidates among its segments.
+    """
     rows = sorted(rows, key=lambda row: (row.level, -row.lanes, row.counts[1]))
-    reads = (len(rows[0].bases), len(rows[0].writes))
+    reads = len(rows[0].bases)
     ranks = (max(len(row.cells) for row in rows), max(len(row.candidates) for row in rows))
-    exact = max(max(row.counts) for row in rows) < EXACT
+    exact = max(max(row.counts) for row in rows) < EXACT_BELOW
     columns, starts, repeats = [], [0], []
-    spans: dict[int, tuple[int, int]] = {}
+    spans: dict[int, tuple[int, int]] = {}  # of each level: its first segment, and the end
     for row in rows:
         axes = [
-            *_coefficients(row.cells, ranks[0], reads[0], exact),
-            *_coefficients(row.candidates, ranks[1], reads[0], exact),
+            *_coefficients(row.cells, ranks[0], reads, exact),
+            *_coefficients(row.candidates, ranks[1], reads, exact),
         ]
         head = (*row.counts, row.lanes.bit_length() - 1, row.single + 2 * row.plain)
-        columns.append([*head, *row.bases, *row.writes, *itertools.chain(*axes)])
+        columns.append([*head, *row.bases, row.write, *itertools.chain(*axes)])
         first, _ = spans.get(row.level, (starts[-1], 0))
-        starts.append(starts[-1] - (-row.counts[0] * row.lanes // SEGMENT))
+        starts.append(starts[-1] - (-row.counts[0] * row.lanes // SEGMENT))  # rounded up
         spans[row.level] = (first, starts[-1])
         repeats.append(-(-row.counts[1] // (row.lanes * AT_ONCE)))
     turns = []
@@ -254,7 +262,7 @@ def table(rows: Sequence[Row]) -> Table:
             low = bisect.bisect_right(starts, turn) - 1
             high = bisect.bisect_left(starts, min(end, turn + SEGMENTS))
             turns += [(turn, end, low, i) for i in range(max(repeats[low:high]))]
-    starts[-1:] = [2**31 - 1] * SEGMENTS
+    starts[-1:] = [2**31 - 1] * SEGMENTS  # the window of a turn may begin at the last row
     integers = (np.array(x, np.int32) for x in (columns, starts, turns))
     return Table(next(integers), next(integers), reads, ranks, exact, next(integers))
 

@@ -28,7 +28,6 @@ from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
 from .eager import compiled_if_one_step, names_itself
-from .network_op import is_network, solved, solved_as_network
 from .steps import (
     Assignment,
     Mode,
@@ -47,6 +46,7 @@ from .tropical_plan import (
     with_components,
 )
 from .tropical_slices import TropicalPlan, one_by_one, whole
+from .value import is_network, solved, solved_as_network
 
 
 @names_itself

@@ -33,8 +33,8 @@ from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, filled,
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
-from .network_op import solved
 from .steps import Assignment, Mode, Winners
+from .value import solved
 
 State: TypeAlias = tuple[jax.Array, Mapping[str, jax.Array]]
 """A value, and the index of each contracted label; of some slices under log_sum_exp the largest

@@ -7,12 +7,11 @@ from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_f
 
 from ..algebra.semiring import SemiringKey
 from ..algebra.shipped import max_plus
+from ..network.entries import NetworkEntries
+from ..network.label_rows import Rows
 from ..network.log_derivatives import NetworkCurvature, NetworkShares
-from ..network.network_best import NetworkBest
-from ..network.network_entries import NetworkEntries
-from ..network.network_op import TropicalNetwork
-from ..network.network_samples import NetworkSamples
-from ..network.rows import Rows
+from ..network.many import NetworkBest, NetworkSamples
+from ..network.value import TropicalNetwork
 from ..step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
 from ..step.at_winner import AtWinner
 from ..step.einsum_op import TropicalEinsum

@@ -15,7 +15,7 @@ from tenferro_jax.errors import BackendFailure
 from tenferro_jax.extension import ExtensionRuntimeSet, Kernel
 
 from ..algebra.shipped import LogSumExp, max_plus, min_plus
-from ..network.native_network import TYPES
+from ..network.question import TYPES
 from ..step.native.library import ALIGN, native
 
 MOST = 1 << 29

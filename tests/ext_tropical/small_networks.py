@@ -3,6 +3,7 @@ once, first winners by the steps of the plan.
 """
 
 import functools
+import itertools
 
 import chex
 import jax.numpy as jnp
@@ -73,6 +74,26 @@ def tables(name, shapes, seed, dtype="float64"):
 def reals(shapes, seed):
     rng = np.random.default_rng(seed)
     return [rng.normal(size=shape) for shape in shapes]
+
+
+def factors(seed, variables=6, whole=False):
+    """Tables by the names of their variables, half as many again, of none to three variables with
+    two or three values, float64; a tenth of the entries or more impossible. Scores are normal, or
+    whole numbers with many ties.
+    """
+    rng = np.random.default_rng(seed)
+    names = "uvwxyzabcdefghijklmnopqrst"[:variables]
+    sizes = dict(zip(names, map(int, rng.integers(2, 4, variables)), strict=True))
+    ends = [0, *itertools.accumulate(itertools.islice(itertools.cycle((2, 1, 3)), variables))]
+    scopes = {tuple(names[i:j]) for i, j in itertools.pairwise(ends) if i < variables}
+    while len(scopes) < 3 * variables // 2:
+        scopes.add(tuple(rng.choice(list(sizes), rng.integers(0, 4), replace=False).tolist()))
+    tables = {}
+    for scope in sorted(scopes):
+        shape = [sizes[x] for x in scope]
+        scores = rng.integers(-2, 3, shape).astype(float) if whole else rng.normal(size=shape)
+        tables[scope] = np.where(rng.random(shape) < 0.1 * len(scope), -np.inf, scores)
+    return tables
 
 
 # --- judges ---------------------------------------------------------------------------------------
@@ -197,3 +218,23 @@ def check(name, equation, operands, best):
     if exact[0].dtype != np.int32:
         np.testing.assert_array_equal(best.feasible, value != zero)
     return places
+
+
+def all_scores(tables):
+    """(variables, the score of each assignment) of tables by the names of their variables."""
+    names = list(dict.fromkeys(itertools.chain(*tables)))
+    sizes = {x: n for scope, t in tables.items() for x, n in zip(scope, t.shape, strict=True)}
+    total = np.zeros([sizes[x] for x in names])
+    for scope, table in tables.items():
+        total += spread(table, scope, names)
+    return names, total
+
+
+def probabilities(scores, temperature):
+    weights = np.exp((scores - scores.max()) / temperature)
+    return weights / weights.sum()
+
+
+def log_sum(scores, axes=None, temperature=1.0):
+    with np.errstate(divide="ignore"):
+        return temperature * np.log(np.exp(scores / temperature).sum(axes))

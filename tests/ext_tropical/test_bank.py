@@ -5,7 +5,6 @@ back in.
 import itertools
 import zlib
 
-import chex
 import jax
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from ext_tropical.network.steps import Mode, TropicalResult, evaluate
 from ..oracles import log_einsum
 from ..sweep import ALL
 from .bank import OPT_EINSUM, PATTERNS, partitions, patterns, random_cases, sized
-from .judges import assignment_and_gradient, check_assignment, uses
+from .judges import check_assignment
 
 VALUES = {
     "max_plus": [-2.0, -1.0, 0.0, 1.0, -np.inf],
@@ -127,55 +126,9 @@ def test_the_bank_holds_every_pattern():
     """Bell(n) ways to label n places; each output is one of the 2**k sets of k labels (Touchard's
     polynomials at 2).
     """
-    assert [len(list(partitions(n))) for n in range(7)] == [1, 1, 2, 5, 15, 52, 203]
     touchard = [sum(2 ** len(set(places)) for places in partitions(n)) for n in range(7)]
     assert touchard == [1, 2, 6, 22, 94, 454, 2430]
-    counts = {}
-    for operands, most in ((1, 3), (2, 3), (3, 2)):
+    for operands, most, count in ((1, 3, 31), (2, 3, 3731), (3, 2, 4553)):
         ranks = itertools.product(range(most + 1), repeat=operands)
-        counts[operands] = len(list(patterns(operands, most)))
-        assert counts[operands] == sum(touchard[sum(each)] for each in ranks)
-    print(f"patterns of 1, 2, 3 operands: {counts}, {len(PATTERNS)} in all")
-    assert counts == {1: 31, 2: 3731, 3: 4553}
-    assert len(PATTERNS) == len(set(PATTERNS)) == 8315
-    assert (
-        sum(
-            len(case.sizes) and case.output != "".join(sorted(case.output))
-            for case in map(sized, PATTERNS)
-        )
-        > 500
-    )
-    for equation in (
-        "ii->i",
-        "iij,jk->ki",
-        "i,i->i",
-        "ij,jk,ki->",
-        "i,j,k->ijk",
-        ",,->",
-        "ii,ii,ii->i",
-    ):
-        assert canonical(equation) in {canonical(each) for each in PATTERNS}
-
-
-def canonical(equation):
-    """The same for equations that differ in the names of their labels and the order of
-    the output.
-    """
-    labels = {
-        label: str(i) for i, label in enumerate(dict.fromkeys(c for c in equation if c.isalpha()))
-    }
-    inputs, output = "".join(labels.get(c, c) for c in equation).split("->")
-    return inputs, frozenset(output)
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    ("name", "equation"),
-    [("max_plus", "ab,cd,de->be"), ("min_plus", "dcc,fce,ea,dbf->ab"), ("max_plus", "aab,ccb->ac")],
-)
-def test_the_gradient_is_one_at_the_coordinates(name, equation):
-    operands = [np.nan_to_num(x, posinf=3.0, neginf=-3.0) for x in data(name, sized(equation))]
-    best, gradient = assignment_and_gradient(equation, *operands, semiring=name)
-    chex.assert_trees_all_equal(
-        list(gradient), uses(equation, operands, best.labels, best.value.shape)
-    )
+        assert len(set(patterns(operands, most))) == sum(touchard[sum(x)] for x in ranks) == count
+    assert sum(sized(x).output != "".join(sorted(sized(x).output)) for x in PATTERNS) > 500

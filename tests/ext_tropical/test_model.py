@@ -1,59 +1,25 @@
-"""Network against all assignments of small models in NumPy, and against published numbers."""
+"""What a Network answers, against all assignments of small models in NumPy; and files in UAI format,
+against published numbers.
+"""
 
-import itertools
 import json
 import pathlib
 
+import chex
 import jax
 import jax.numpy as jnp
-import jax.test_util
 import numpy as np
 import pytest
+import scipy.stats
 
 from ext_tropical import Network
 from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import ends_in
+from .small_networks import all_scores, factors, log_sum, probabilities
 
 DATA = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "data"
 TEMPERATURE = 0.7
-
-
-def factors(seed, impossible=0.1):
-    """Nine tables of none to three of six variables with two or three values, in float64."""
-    rng = np.random.default_rng(seed)
-    sizes = dict(zip("uvwxyz", map(int, rng.integers(2, 4, 6)), strict=True))
-    scopes = {("u", "v"), ("w",), ("x", "y", "z")}  # so that each variable is in one
-    while len(scopes) < 9:
-        scopes.add(tuple(rng.choice(list(sizes), rng.integers(0, 4), replace=False).tolist()))
-    tables = {}
-    for scope in sorted(scopes):
-        scores = rng.normal(size=[sizes[x] for x in scope])
-        tables[scope] = np.where(
-            rng.random(scores.shape) < impossible * len(scope), -np.inf, scores
-        )
-    return tables
-
-
-def all_scores(tables):
-    """(variables, the score of each assignment)."""
-    names = list(dict.fromkeys(itertools.chain(*tables)))
-    sizes = {x: n for scope, t in tables.items() for x, n in zip(scope, t.shape, strict=True)}
-    total = np.zeros([sizes[x] for x in names])
-    at = dict(zip(names, np.indices(total.shape), strict=True))
-    for scope, table in tables.items():
-        total = total + table[tuple(at[x] for x in scope)]
-    return names, total
-
-
-def probabilities(scores):
-    weights = np.exp((scores - scores.max()) / TEMPERATURE)
-    return weights / weights.sum()
-
-
-def log_sum(scores, axes=None, temperature=1.0):
-    with np.errstate(divide="ignore"):
-        return temperature * np.log(np.exp(scores / temperature).sum(axes))
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +28,23 @@ def wide():
         yield
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_every_question_against_all_assignments(seed):
-    tables = factors(seed)
+def in_slices(tables):
+    """The same network within less memory than it takes in one piece."""
+    whole = Network.from_factors(tables)
+    small = Network.from_factors(tables, memory_limit=whole.plan().peak - 1)
+    assert small.plan().slices > 1
+    return small
+
+
+@pytest.mark.parametrize(
+    ("seed", "variables"),
+    [
+        *((seed, 6) for seed in range(4)),
+        *(pytest.param(s, 12, marks=pytest.mark.slow) for s in range(4)),
+    ],
+)
+def test_scores_and_probabilities_against_all_assignments(seed, variables):
+    tables = factors(seed, variables)
     net = Network.from_factors(tables)
     names, scores = all_scores(tables)
     assert net.variables == dict(zip(names, scores.shape, strict=True))
@@ -74,34 +54,25 @@ def test_every_question_against_all_assignments(seed):
     assert scores[tuple(int(best.labels[x]) for x in names)] == pytest.approx(scores.max(), 1e-12)
     want = log_sum(scores / TEMPERATURE)
     assert float(net.log_partition(temperature=TEMPERATURE)) == pytest.approx(want, rel=1e-12)
-    p = probabilities(scores)
+    p = probabilities(scores, TEMPERATURE)
     marginals = net.marginals(temperature=TEMPERATURE)
     assert list(marginals) == names
     for axis, name in enumerate(names):
         others = tuple(i for i in range(p.ndim) if i != axis)
-        np.testing.assert_allclose(marginals[name], p.sum(others), rtol=1e-10, atol=1e-14)
-    want = -(p[p > 0] * np.log(p[p > 0])).sum()
-    assert float(net.entropy(temperature=TEMPERATURE)) == pytest.approx(want, rel=1e-10)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_evidence_and_sums_against_all_assignments(seed):
-    tables = factors(seed)
-    net = Network.from_factors(tables)
-    names, scores = all_scores(tables)
-    rest = scores.take(1, names.index("v")).take(0, [x for x in names if x != "v"].index("x"))
-    given = net.given({"v": 1}, x=np.int64(0))
-    assert list(given.variables) == [x for x in names if x not in "vx"]
+        np.testing.assert_allclose(marginals[name], p.sum(others), rtol=1e-9, atol=1e-13)
+    want = scipy.stats.entropy(p.ravel())
+    assert float(net.entropy(temperature=TEMPERATURE)) == pytest.approx(want, rel=1e-9)
+    first, last, *gone = names[1], names[-1], *names[2:4]
+    rest = scores.take(0, names.index(last)).take(1, names.index(first))
+    given = net.given({first: 1}, **{last: np.int64(0)})
+    assert list(given.variables) == [x for x in names if x not in (first, last)]
     assert float(given.value()) == pytest.approx(rest.max(), rel=1e-12)
     assert float(given.log_partition()) == pytest.approx(log_sum(rest), rel=1e-12)
-    summed = net.sum_out("u", "z", temperature=TEMPERATURE)
-    axes = tuple(map(names.index, "uz"))
-    want = log_sum(scores, axes, TEMPERATURE)
-    best = summed.best()
-    assert float(best.value) == pytest.approx(want.max(), rel=1e-12)
-    kept = [x for x in names if x not in "uz"]
-    assert sorted(best.labels) == sorted(kept)
-    assert want[tuple(int(best.labels[x]) for x in kept)] == pytest.approx(want.max(), rel=1e-12)
+    want = log_sum(scores, tuple(map(names.index, gone)), TEMPERATURE)
+    best = net.sum_out(*gone, temperature=TEMPERATURE).best(k=5)
+    np.testing.assert_allclose(best.value, np.sort(want, axis=None)[:-6:-1], rtol=1e-11)
+    at = tuple(best.labels[x] for x in names if x not in gone)
+    np.testing.assert_allclose(want[at], best.value, rtol=1e-11)
 
 
 def test_marginal_map_is_not_the_best_assignment():
@@ -115,45 +86,39 @@ def test_marginal_map_is_not_the_best_assignment():
 QUESTIONS = {
     "value": Network.value,
     "best": lambda net: net.best().labels,
+    "best of integers": lambda net: net.best(k=7),
     "log_partition": Network.log_partition,
     "marginals": Network.marginals,
     "entropy": Network.entropy,
     "sum_out": lambda net: net.sum_out("u", "w").value(),
+    "sample": lambda net: net.sample(jax.random.key(1), (4, 5)),
 }
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_answer_does_not_depend_on_how_it_is_asked(question):
     """Concrete, under jit with the tables as arguments or closed over, of JAX or NumPy arrays,
-    in slices, and in a batch.
+    in slices, and in a batch; equal scores in the order of one plan.
     """
-    tables, ask = factors(0), QUESTIONS[question]
+    tables, ask = factors(1, whole="integers" in question), QUESTIONS[question]
     net = Network.from_factors(tables)
-    want = ask(net)
-    on_device = Network.from_factors({s: jnp.asarray(t) for s, t in tables.items()})
-    small = Network.from_factors(tables, memory_limit=net.plan().peak - 1)
-    assert small.plan().slices > 1
+    want, on_device = ask(net), jax.tree.map(jnp.asarray, net)
     batch = jax.tree.map(lambda x: jnp.stack([x, x + 1, x]), on_device)
-    routes = {
+    found = {
         "device": ask(on_device),
         "argument": jax.jit(ask)(net),
         "closed over": jax.jit(lambda: ask(net))(),
-        "closed over, device": jax.jit(lambda: ask(on_device))(),
-        "slices": ask(small),
         "vmap": jax.tree.map(lambda x: x[2], jax.vmap(ask)(batch)),
         "jit of vmap": jax.tree.map(lambda x: x[0], jax.jit(jax.vmap(ask))(batch)),
     }
-    for route, found in routes.items():
-        jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14, err_msg=route),
-            found,
-            want,
-        )
+    if question not in ("sample", "best of integers"):  # of equals and of draws a slice has its own
+        found["slices"] = ask(in_slices(tables))
+    for how, answer in found.items():
+        chex.assert_trees_all_close(answer, want, rtol=1e-12, atol=1e-14, custom_message=how)
 
 
 def test_batches_of_evidence():
-    tables = factors(1)
-    net = Network.from_factors(tables)
+    net = Network.from_factors(factors(1))
     values = jnp.arange(net.variables["v"])
     found = jax.jit(jax.vmap(lambda v: net.given(v=v).log_partition()))(values)
     want = [float(net.given(v=int(v)).log_partition()) for v in values]
@@ -162,13 +127,63 @@ def test_batches_of_evidence():
     assert np.isnan(outside).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("question", ["value", "log_partition", "marginals", "entropy"])
-def test_derivatives_against_differences(question):
-    rng = np.random.default_rng(0)
-    net = Network("ab,bc,ca->", *rng.normal(size=(3, 2, 2)))
-    order = 2 if question == "log_partition" else 1
-    jax.test_util.check_grads(QUESTIONS[question], (net,), order=order, eps=1e-4)
+QUANTITIES = {
+    "value": (Network.value, lambda names, s: s.max()),
+    "log_partition": (Network.log_partition, lambda names, s: log_sum(s)),
+    "entropy": (Network.entropy, lambda names, s: scipy.stats.entropy(np.exp(s).ravel())),
+    "marginals": (
+        lambda net: net.marginals()["v"][0],
+        lambda names, s: np.exp(s.take(0, names.index("v"))).sum() / np.exp(s).sum(),
+    ),
+    "best, k=3": (
+        lambda net: net.best(k=3).value[2],
+        lambda names, s: np.sort(s, axis=None)[-3],
+    ),
+    "sum_out": (
+        lambda net: net.sum_out("u", "w").value(),
+        lambda names, s: log_sum(s, tuple(map(names.index, "uw"))).max(),
+    ),
+}
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("question", QUANTITIES)
+def test_derivatives_against_differences_of_sums_over_all_assignments(question):
+    """In every entry that is possible, in slices too; log_partition also in second order, along a
+    direction of all entries.
+    """
+    ours, theirs = QUANTITIES[question]
+    tables = factors(2, 4)
+    net, width = Network.from_factors(tables), 1e-5
+    value, slopes = jax.jit(jax.value_and_grad(ours))(net)
+    sliced = jax.grad(ours)(in_slices(tables))
+    chex.assert_trees_all_close(sliced.tables, slopes.tables, rtol=1e-9, atol=1e-12)
+    assert float(value) == pytest.approx(theirs(*all_scores(tables)), rel=1e-12)
+    for (scope, table), slope in zip(tables.items(), slopes.tables, strict=True):
+        for at in np.argwhere(np.isfinite(table)):
+            sides = []
+            for step in (width, -width):
+                moved = table.copy()
+                moved[tuple(at)] += step
+                sides.append(theirs(*all_scores(tables | {scope: moved})))
+            want = (sides[0] - sides[1]) / (2 * width)
+            assert float(slope[tuple(at)]) == pytest.approx(want, rel=1e-6, abs=1e-8)
+    if question != "log_partition":
+        return
+    rng, width = np.random.default_rng(0), 1e-3
+    along = {scope: rng.normal(size=table.shape) for scope, table in tables.items()}
+    way = net.like(net.scopes, [jnp.asarray(x) for x in along.values()])
+
+    def slope(net):
+        return jax.jvp(ours, (net,), (way,))[1]
+
+    found = jax.jit(lambda net: jax.jvp(slope, (net,), (way,))[1])(net)
+    low, middle, high = (
+        theirs(*all_scores({scope: x + step * along[scope] for scope, x in tables.items()}))
+        for step in (-width, 0, width)
+    )
+    want = (high - 2 * middle + low) / width**2
+    assert float(found) == pytest.approx(want, rel=1e-4, abs=1e-5)
 
 
 def test_impossible_networks():
@@ -208,7 +223,9 @@ def test_marginals_look_at_every_part(spoil, part):
     assert all(np.isnan(x).all() for x in jax.tree.leaves(found))
     if part == "given":
         for found in (ask(net, 1), jax.jit(ask)(net, 1)):
-            np.testing.assert_allclose(found["a"], probabilities(np.array([0.0, 0.7])), rtol=1e-6)
+            np.testing.assert_allclose(
+                found["a"], probabilities(np.array([0.0, 1.0]), 1.0), rtol=1e-6
+            )
         assert np.isnan(jax.jit(ask)(net, 5)["a"]).all()
 
 
@@ -236,8 +253,7 @@ def test_a_network_is_a_pytree_that_prints_and_does_not_change():
         "marginals, entropy: 63 candidates",
     ]
     assert "with 2 values" in str(Network("ab->", np.zeros((2, 2))))
-    whole = Network.from_factors(factors(0))
-    small = Network.from_factors(factors(0), memory_limit=whole.plan().peak - 1)
+    small = in_slices(factors(0))
     assert f"in {small.plan().slices} slices" in str(small)
     ends_in(lambda: setattr(net, "tables", ()), AttributeError, "make another one")
 

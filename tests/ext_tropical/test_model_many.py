@@ -14,16 +14,16 @@ import scipy.stats
 
 from ext_tropical import Network
 from ext_tropical.network import tropical_plan
-from ext_tropical.network.network_best import NetworkBest
-from ext_tropical.network.network_samples import NetworkSamples
-from ext_tropical.network.plan_text import steps_of
+from ext_tropical.network.many import NetworkBest, NetworkSamples
+from ext_tropical.network.plan_text import text_of
 from ext_tropical.step.native.library import NETWORK_TARGET
-from tenferro_jax import check, plan_einsum
+from tenferro_jax import plan_einsum
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 
 from ..helpers import ends_in
-from .test_model import all_scores, factors, probabilities
+from .small_networks import all_scores, factors, probabilities
+from .test_model import in_slices
 
 
 @pytest.fixture(autouse=True)
@@ -32,60 +32,57 @@ def wide():
         yield
 
 
-def whole_numbers(seed):
-    """Tables of small integers with many ties, and a few impossible entries."""
-    rng = np.random.default_rng(seed)
-    return {
-        scope: np.where(np.isfinite(t), rng.integers(-2, 3, t.shape).astype(float), -np.inf)
-        for scope, t in factors(seed).items()
-    }
+def numbers_of(scores, names, weights):
+    """How many of the possible assignments have each sum of the weights of their values."""
+    at = dict(zip(names, np.indices(scores.shape), strict=True))
+    sums = sum((np.array(row)[at[name]] for name, row in weights.items()), np.zeros_like(scores))
+    found, counts = np.unique(sums[np.isfinite(scores)].astype(int), return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
-def check_best(net, scores, names, k, rtol=0.0):
-    """Values are NumPy's sorted scores, and are attained by distinct assignments."""
-    best = net.best(k=k)
-    want = np.concatenate([np.sort(scores.ravel())[::-1], np.full(k, -np.inf)])[:k]
-    np.testing.assert_allclose(best.value, want, rtol=rtol)
-    found = np.isfinite(want)
-    np.testing.assert_array_equal(best.feasible, found)
-    at = np.array([best.labels[name] for name in names])
-    np.testing.assert_allclose(scores[tuple(at[:, found])], want[found], rtol=rtol)
-    assert (at[:, ~found] == -1).all()
-    assert len(set(map(tuple, at[:, found].T))) == found.sum()
-    return best
-
-
-@pytest.mark.parametrize("k", [1, 7, 900])
-@pytest.mark.parametrize("seed", range(4))
-def test_k_best_against_all_assignments(seed, k):
-    for tables, rtol in ((whole_numbers(seed), 0.0), (factors(seed), 1e-12)):
-        names, scores = all_scores(tables)
-        check_best(Network.from_factors(tables), scores, names, k, rtol)
-
-
-@pytest.mark.parametrize("k", [1, 7])
-def test_k_best_does_not_depend_on_how_it_is_asked(k):
-    tables = whole_numbers(1)
-    net = Network.from_factors(tables)
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("seed", "variables"),
+    [
+        *((seed, 6) for seed in range(4)),
+        *(pytest.param(s, 12, marks=pytest.mark.slow) for s in range(4)),
+    ],
+)
+def test_lists_and_counts_against_all_assignments(seed, variables, whole):
+    """Values are NumPy's sorted scores, attained by distinct assignments, also in slices. Whole
+    scores: many assignments are equal, so that no tie may be lost.
+    """
+    tables = factors(seed, variables, whole)
     names, scores = all_scores(tables)
-    want = check_best(net, scores, names, k)
-    small = Network.from_factors(tables, memory_limit=net.plan().peak - 1)
-    assert small.plan().slices > 1
-    check_best(small, scores, names, k)
-    batch = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), net)
-    for found in (
-        jax.jit(lambda: net.best(k=k))(),
-        jax.jit(lambda n: n.best(k=k))(net),
-        jax.tree.map(lambda x: x[0], jax.vmap(lambda n: n.best(k=k))(batch)),
-        jax.tree.map(lambda x: x[0], jax.jit(jax.vmap(lambda n: n.best(k=k)))(batch)),
-    ):
-        jax.tree.map(np.testing.assert_array_equal, found, want)
+    net, falling = Network.from_factors(tables), np.sort(scores, axis=None)[::-1]
+    rtol, most = 0.0 if whole else 1e-12, falling[0]
+    for model in (net, in_slices(tables)):
+        for k in (1, 7, 900):
+            best = model.best(k=k)
+            want = np.concatenate([falling, np.full(k, -np.inf)])[:k]
+            np.testing.assert_allclose(best.value, want, rtol=rtol)
+            found = np.isfinite(want)
+            np.testing.assert_array_equal(best.feasible, found)
+            at = np.array([best.labels[name] for name in names])
+            np.testing.assert_allclose(scores[tuple(at[:, found])], want[found], rtol=rtol)
+            assert (at[:, ~found] == -1).all()
+            assert len(set(map(tuple, at[:, found].T))) == found.sum()
+        assert model.count() == np.isfinite(scores).sum()
+        if not whole:
+            continue
+        every = sorted(tuple(x[name] for name in names) for x in model.all_best())
+        possible = np.argwhere(scores == most).tolist() if np.isfinite(most) else []
+        assert every == list(map(tuple, possible))
+        for gap in (0, 0.5, 1, 3):
+            near = (scores >= most - gap) & np.isfinite(scores)
+            assert model.count(within=gap) == near.sum()
+    weights = {name: [0, 3, 1][: scores.shape[names.index(name)]] for name in names[:3]}
+    assert net.count_by(weights) == numbers_of(scores, names, weights)
 
 
 def op_and_tables(seed, kind, *arguments):
-    tables = whole_numbers(seed)
-    net = Network.from_factors(tables)
-    text = steps_of(net.plan().plan).text
+    tables = factors(seed, whole=True)
+    text = text_of(Network.from_factors(tables).plan().plan)
     return kind(*(text if x is None else x for x in arguments)), list(tables.values())
 
 
@@ -110,59 +107,11 @@ def test_nan_is_not_lost():
         assert (np.asarray(labels) == -1).all()
 
 
-@pytest.mark.slow
-def test_gradients_of_k_best_follow_their_assignments():
-    tables = factors(3)
-    net = Network.from_factors(tables)
-    best = net.best(k=5)
-    small = Network.from_factors(tables, memory_limit=net.plan().peak - 1)
-    for model in (net, small):
-        found = jax.jacrev(lambda n: n.best(k=5).value)(model)
-        forward = jax.jacfwd(lambda n: n.best(k=5).value)(model)
-        for scope, slope, other in zip(net.scopes, found.tables, forward.tables, strict=True):
-            want = np.zeros(slope.shape)
-            for i in range(5):
-                want[(i, *(int(best.labels[name][i]) for name in scope))] = 1
-            np.testing.assert_array_equal(slope, want)
-            np.testing.assert_array_equal(other, want)
-
-
 def test_gradients_pass_over_assignments_that_are_missing():
     net = Network("ab->", np.array([[0.0, -np.inf], [-np.inf, 1.0]]))
     (slope,) = jax.jacrev(lambda n: n.best(k=3).value)(net).tables
     np.testing.assert_array_equal(slope[2], np.zeros((2, 2)))
     np.testing.assert_array_equal(slope[0], [[0, 0], [0, 1]])
-
-
-# All best, and counts
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_counts_against_all_assignments(seed):
-    tables = whole_numbers(seed)
-    net = Network.from_factors(tables)
-    names, scores = all_scores(tables)
-    assert net.count() == np.isfinite(scores).sum()
-    assert net.count(within=0) == (scores == scores.max()).sum()
-    assert net.count(within=1.5) == (scores >= scores.max() - 1.5).sum()
-    small = Network.from_factors(tables, memory_limit=net.plan().peak - 1)
-    assert small.count() == net.count()
-    assert small.count(within=0) == net.count(within=0)
-    found = [tuple(x[name] for name in names) for x in net.all_best()]
-    assert sorted(found) == [tuple(map(int, x)) for x in np.argwhere(scores == scores.max())]
-    weights = {"u": [0, 3, 1][: scores.shape[names.index("u")]], "w": [1, 0, 0]}
-    weights["w"] = weights["w"][: scores.shape[names.index("w")]]
-    at = dict(zip(names, np.indices(scores.shape), strict=True))
-    sums = sum(np.array(values)[at[name]] for name, values in weights.items())
-    numbers, counts = np.unique(sums[np.isfinite(scores)], return_counts=True)
-    assert net.count_by(weights) == dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-
-
-def polynomial(scores, at, weights):
-    """How many of the possible assignments have each sum."""
-    sums = sum((np.array(row)[at[name]] for name, row in weights.items()), np.zeros_like(scores))
-    numbers, counts = np.unique(sums[np.isfinite(scores)].astype(int), return_counts=True)
-    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
 def times(left, right):
@@ -173,17 +122,16 @@ def times(left, right):
     return dict(found)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 2, 4])
 def test_counts_of_separate_parts_multiply(seed):
     """Parts whose numbers multiply beyond 2**200, between them free variables and a scalar."""
     rng = np.random.default_rng(seed)
     tables, count, best, polynomials, every = {(): np.array(1.5)}, 1, 1, {0: 1}, {}
     for part in range(3 + 16 * seed):
         drawn = [{("u",): np.zeros(int(rng.integers(1, 6)))}] * (not part % 3)
-        drawn += map(whole_numbers, rng.integers(100, size=9))
+        drawn += (factors(int(i), whole=True) for i in rng.integers(100, size=9))
         own = next(x for x in drawn if np.isfinite(all_scores(x)[1]).any())
         names, scores = all_scores(own)
-        at = dict(zip(names, np.indices(scores.shape), strict=True))
         weights = {"u": rng.integers(0, 3, scores.shape[names.index("u")]).tolist()}
         tables |= {
             tuple(f"{x}{part}" for x in scope) or (f"one{part}",): np.atleast_1d(t)
@@ -191,7 +139,7 @@ def test_counts_of_separate_parts_multiply(seed):
         }
         count *= int(np.isfinite(scores).sum())
         best *= int((scores == scores.max()).sum())
-        polynomials = times(polynomials, polynomial(scores, at, weights))
+        polynomials = times(polynomials, numbers_of(scores, names, weights))
         every[f"u{part}"] = weights["u"]
     net = Network.from_factors(tables)
     assert (net.count(), net.count(within=0)) == (count, best)
@@ -231,8 +179,7 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("optimize", ["auto", "random-greedy"])
-def test_all_questions_take_the_plan_that_is_printed(monkeypatch, optimize):
+def test_all_questions_take_the_plan_that_is_printed(monkeypatch):
     plans = []
 
     def recorded(*args):
@@ -240,10 +187,10 @@ def test_all_questions_take_the_plan_that_is_printed(monkeypatch, optimize):
         return plans[-1]
 
     monkeypatch.setattr(tropical_plan, "plan_einsum", recorded)
-    rng = np.random.default_rng(len(optimize))
+    rng = np.random.default_rng(4)
     square = grid(4, rng.normal(size=(2, 2)), rng.normal(size=2))
     net = Network.from_factors(
-        dict(zip(square.scopes, square.tables, strict=True)), optimize=optimize
+        dict(zip(square.scopes, square.tables, strict=True)), optimize="random-greedy"
     )
     printed = str(net)
     for ask in QUESTIONS.values():
@@ -262,67 +209,34 @@ def grid(size, edge, site=None):
 
 
 NO_NEIGHBOURS = np.array([[0.0, 0.0], [0.0, -np.inf]])
-
-# OEIS A006506: independent sets of n x n grids.
-INDEPENDENT = [2, 7, 63, 1234, 55447, 5598861, 1280128950, 660647962955, 770548397261707]
-INDEPENDENT += [2030049051145980050, 12083401651433651945979, 162481813349792588536582997]
+DIFFER = np.where(np.eye(3) > 0, -np.inf, 0.0)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, pytest.param(11, marks=pytest.mark.slow), 12])
-def test_independent_sets_of_grids(size):
-    assert grid(size, NO_NEIGHBOURS).count() == INDEPENDENT[size - 1]
-
-
-# OEIS A068253: a third of the proper 3-colourings of n x n grids.
-COLOURINGS = [1, 6, 82, 2604, 193662, 33865632, 13956665236, 13574876544396, 31191658416342674]
-COLOURINGS += [169426507164530254380]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9, pytest.param(10, marks=pytest.mark.slow)])
-def test_colourings_of_grids(size):
-    differ = np.where(np.eye(3) > 0, -np.inf, 0.0)
-    assert grid(size, differ).count() == 3 * COLOURINGS[size - 1]
-
-
-# OEIS A004003: domino tilings of 2n x 2n squares.
-TILINGS = [2, 36, 6728, 12988816, 258584046368, 53060477521960000, 112202208776036178000000]
-
-
-@pytest.mark.parametrize("half", [1, 2, 3, 6, pytest.param(7, marks=pytest.mark.slow)])
-def test_perfect_matchings_of_grids(half):
-    graph = nx.grid_2d_graph(2 * half, 2 * half)
+def matchings(size):
+    """The perfect matchings of a square of nodes: one of the edges of each node."""
+    graph = nx.grid_2d_graph(size, size)
     number = {frozenset(edge): i for i, edge in enumerate(graph.edges)}
-    tables = {}
-    for node in graph:
-        own = tuple(number[frozenset((node, other))] for other in graph[node])
-        tables[own] = np.where(np.indices((2,) * len(own)).sum(0) == 1, 0.0, -np.inf)
-    assert Network.from_factors(tables).count() == TILINGS[half - 1]
+    own = [tuple(number[frozenset((x, y))] for y in graph[x]) for x in graph]
+    one = [np.where(np.indices((2,) * len(x)).sum(0) == 1, 0.0, -np.inf) for x in own]
+    return Network.from_factors(dict(zip(own, one, strict=True)))
 
 
-@pytest.mark.parametrize(
-    "name", ["petersen_graph", "bull_graph", "cubical_graph", "krackhardt_kite_graph"]
-)
-def test_maximum_independent_sets_of_named_graphs(name):
-    graph = getattr(nx, name)()
-    net = Network.from_factors(
-        dict.fromkeys(graph.edges, NO_NEIGHBOURS)
-        | {(node,): np.array([0.0, 1.0]) for node in graph}
-    )
-    independent = [
-        set(nodes)
-        for size in range(len(graph) + 1)
-        for nodes in itertools.combinations(graph, size)
-        if not graph.subgraph(nodes).edges
-    ]
-    most = max(map(len, independent))
-    largest = [nodes for nodes in independent if len(nodes) == most]
-    assert int(net.value()) == most
-    assert net.count() == len(independent)
-    assert net.count(within=0) == len(largest)
-    found = [{node for node in graph if x[node]} for x in net.all_best()]
-    assert sorted(map(sorted, found)) == sorted(map(sorted, largest))
-    by_size = net.count_by(dict.fromkeys(graph, (0, 1)))
-    assert by_size == {n: sum(len(x) == n for x in independent) for n in range(most + 1)}
+PUBLISHED = [
+    *((lambda n: grid(n, NO_NEIGHBOURS), n, want) for n, want in (  # OEIS A006506: independent sets
+        (1, 2), (2, 7), (3, 63), (5, 55447), (12, 162481813349792588536582997),
+    )),
+    *((lambda n: grid(n, DIFFER), n, 3 * want) for n, want in (  # OEIS A068253: of 3 colours
+        (2, 6), (4, 2604), (9, 31191658416342674),
+    )),
+    *((matchings, n, want) for n, want in (  # OEIS A004003: domino tilings
+        (2, 2), (6, 6728), (12, 53060477521960000),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("network", "size", "count"), PUBLISHED)
+def test_published_numbers(network, size, count):
+    assert network(size).count() == count
 
 
 def test_a_network_of_no_variable_has_one_assignment():
@@ -373,57 +287,51 @@ def test_integers_are_counted_too():
 
 # Samples
 
+FAMILY = 0.01
+"""The probability that one right test of all fails: each has its share of it (Bonferroni)."""
 
-def chi_squared(net, tables, key, count):
-    """The p-value of samples against the probabilities of all assignments, those that are expected
-    less than five times together.
+
+@pytest.mark.parametrize(
+    ("seed", "sliced"),
+    [
+        *((s, False) for s in range(3)),
+        (3, True),
+        *(pytest.param(s, s % 2, marks=pytest.mark.slow) for s in range(4, 20)),
+    ],
+)
+def test_samples_have_the_probabilities(seed, sliced):
+    """float32 and float64 in turn: Pearson's chi-squared over all assignments, those that are
+    expected less than five times together, and over the values of each variable by `marginals`.
     """
+    tables = {s: t.astype(("f8", "f4")[seed % 2]) for s, t in factors(seed).items()}
     names, scores = all_scores(tables)
-    want = probabilities(scores).ravel() * count
-    drawn = net.sample(key, (count,), temperature=0.7)
+    net, draws = in_slices(tables) if sliced else Network.from_factors(tables), 40_000
+    drawn = net.sample(jax.random.key(seed), (draws,), temperature=0.7)
     at = np.ravel_multi_index([np.asarray(drawn[name]) for name in names], scores.shape)
-    have = np.bincount(at, minlength=scores.size)
+    have, want = np.bincount(at, minlength=scores.size), probabilities(scores, 0.7).ravel() * draws
     assert not have[want == 0].any()
     rare = want < 5
-    want, have = (np.append(x[~rare], x[rare].sum()) for x in (want, have))
-    want, have = want[want > 0], have[want > 0]
-    return scipy.stats.chisquare(have, want * have.sum() / want.sum()).pvalue
+    pairs = [[np.append(x[~rare], x[rare].sum()) for x in (have, want)]]
+    for name, share in net.marginals(temperature=0.7).items():
+        counts = np.bincount(np.asarray(drawn[name]), minlength=len(share))
+        pairs.append([counts, np.asarray(share, float) / float(share.sum()) * draws])
+    for i, (have, want) in enumerate(pairs):
+        have, want = (x[want > 0] for x in (have, want))
+        chance = scipy.stats.chisquare(have, want * (draws / want.sum())).pvalue
+        assert len(want) == 1 or chance > FAMILY / 20 / (2 if i == 0 else 2 * len(names)), i
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_samples_have_the_probabilities(seed):
-    tables = factors(seed)
-    net = Network.from_factors(tables)
-    assert chi_squared(net, tables, jax.random.key(seed), 40_000) > 1e-3
-
-
-def test_more_samples_than_int32_counts_are_refused():
-    ends_in(lambda: PAIR.sample(jax.random.key(0), (2**40,)), InvalidConfig, "int32 counts")
-
-
-def test_samples_in_slices_have_the_probabilities():
-    tables = factors(3)
-    net = Network.from_factors(tables)
-    small = Network.from_factors(tables, memory_limit=net.plan().peak - 1)
-    assert small.plan().slices > 1
-    assert chi_squared(small, tables, jax.random.key(0), 40_000) > 1e-3
-
-
-def test_samples_do_not_depend_on_how_they_are_asked():
+def test_samples_have_the_shape_and_a_key_of_each_element():
     net = Network.from_factors(factors(0))
     keys = jax.random.split(jax.random.key(1), 3)
-    want = net.sample(keys[0], (4, 5))
-    assert all(x.shape == (4, 5) and x.dtype == np.int32 for x in want.values())
-    single = net.sample(keys[0])
-    assert all(x.shape == () for x in single.values())
-    batch = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), net)
-    for found in (
-        jax.jit(lambda: net.sample(keys[0], (4, 5)))(),
-        jax.jit(lambda n: n.sample(keys[0], (4, 5)))(net),
-        jax.tree.map(lambda x: x[0], jax.vmap(lambda k: net.sample(k, (4, 5)))(keys)),
-        jax.tree.map(lambda x: x[0], jax.vmap(lambda n: n.sample(keys[0], (4, 5)))(batch)),
-    ):
-        jax.tree.map(np.testing.assert_array_equal, found, want)
+    assert all(x.shape == () and x.dtype == np.int32 for x in net.sample(keys[0]).values())
+    mapped = jax.vmap(lambda key: net.sample(key, (4, 5)))(keys)
+    for i, key in enumerate(keys):
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            net.sample(key, (4, 5)),
+            jax.tree.map(lambda x: x[i], mapped),
+        )
 
 
 @pytest.mark.slow
@@ -447,14 +355,6 @@ OPS = {"best": NetworkBest(TEXT, 4), "samples": NetworkSamples(0.7, TEXT)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPS)
-def test_the_ops_conform(name):
-    """Only an export with symbolic sizes fails: a plan counts entries (docs/limits.md)."""
-    report = check(OPS[name])
-    assert {failure.check for failure in report.failures} <= {"exported_sizes"}, str(report)
-
-
-@pytest.mark.slow
 def test_exports_have_no_call_of_the_library():
     tables = [np.arange(4.0).reshape(2, 2)] * 2 + [np.arange(2.0)]
     for op, more in ((OPS["best"], []), (OPS["samples"], [np.full((2, 3), 0.5)])):
@@ -472,6 +372,7 @@ PAIR = Network("ab->", np.zeros((2, 3)))
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda: PAIR.sample(jax.random.key(0), (2**40,)), InvalidConfig, "int32 counts"),
         (lambda: PAIR.best(k=0), InvalidConfig, "at least 1"),
         (lambda: PAIR.best(k=2.0), InvalidConfig, "given 2.0"),
         (lambda: PAIR.best(k=True), InvalidConfig, "given True"),

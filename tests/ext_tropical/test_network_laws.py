@@ -6,7 +6,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import opt_einsum
 import pytest
 
 from ext_tropical import (
@@ -220,7 +219,7 @@ def test_ways_to_ask(semiring, seed):
             check(semiring, equation, [*(x[i] for x in stacked), *operands[half:]], apart[0])
 
 
-@pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul", "min_max"])
 def test_slices_are_what_the_whole_is(name):
     """Under max_plus and min_plus ties too; a slice is a part of some labels."""
@@ -270,29 +269,16 @@ def _exported(equation, specs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["greedy", "auto"])
 @pytest.mark.parametrize("name", ["max_plus", "min_max"])
-def test_a_hundred_and_fifty_tables(name, path):
+def test_a_hundred_and_fifty_tables(name):
     """Too many assignments to count: the steps of the plan in NumPy, and a total that attains the
     value.
     """
-    equation, shapes = grid(5, 11, "a") if path == "auto" else _tree(150)
+    equation, shapes = grid(5, 11, "a")
     operands = tables(name, shapes, 5)
-    best = best_assignment(equation, *operands, semiring=name, optimize=path)
-    want, places = stepwise(name, equation, operands, path)
+    best = best_assignment(equation, *operands, semiring=name)
+    want, places = stepwise(name, equation, operands)
     np.testing.assert_array_equal(best.value, want)
-    chex.assert_trees_all_equal(
-        {k: np.asarray(v) for k, v in best.labels.items()},
-        {k: places[k] for k in best.labels},
-    )
+    chex.assert_trees_all_equal(dict(best.labels), {k: places[k] for k in best.labels})
     used = entries(equation.split("->")[0], operands, places)
     np.testing.assert_array_equal(functools.reduce(RULES[name][0], used), want)
-
-
-def _tree(count):
-    rng = np.random.default_rng(count)
-    name = [opt_einsum.get_symbol(i) for i in range(count + 1)]
-    sizes = rng.integers(2, 5, count + 1)
-    pairs = [(i, int(rng.integers(i))) for i in range(1, count + 1)]
-    equation = ",".join(name[i] + name[j] for i, j in pairs) + f"->{name[0]}"
-    return equation, [[sizes[i], sizes[j]] for i, j in pairs]

@@ -13,13 +13,11 @@ import pytest
 
 from ext_tropical import Network, log_sum_exp, plan_tropical_einsum, tropical_einsum
 from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
-from ext_tropical.network.network_op import TropicalNetwork
-from ext_tropical.network.plan_text import steps_of
-from tenferro_jax.conformance import check
+from ext_tropical.network.plan_text import text_of
+from ext_tropical.network.value import TropicalNetwork
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
-from ..oracles import central_difference
 from ..sweep import times as cases
 from .small_networks import TEMPERATURE, brute, grid, network, reals, shares, soft
 
@@ -53,14 +51,6 @@ def test_soft_values_shares_and_what_shares_depend_on(seed):
     )
     close(list(bends), [(a - b) / (2 * step) for a, b in zip(up, down, strict=True)])
     close(bend, bends[0])
-
-
-def test_soft_shares_are_the_derivative_of_soft():
-    """The judge is judged too, by differences."""
-    equation, shapes = network(1)
-    operands = reals(shapes, 1)
-    want = central_difference(lambda *xs: soft(equation, *xs).sum(), operands, 0)
-    np.testing.assert_allclose(shares(equation, *operands)[0], want, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.slow
@@ -217,18 +207,8 @@ def test_a_curvature_is_the_second_derivative_of_all_candidates(route):
         close(run(op, *every, *u, *t)[0], jax.jvp(pushed, at, t)[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_transposed", [False, True])
-def test_check_of_curvatures(is_transposed):
-    """An export with symbolic sizes fails: a plan counts entries (docs/limits.md). Where a table has
-    one entry the curvature is zero, and routes differ by its rounding.
-    """
-    report = check(NetworkCurvature(0.5, PLAN, (0, 2), is_transposed), order=1)
-    assert {failure.check for failure in report.failures} <= {"exported_sizes", "routes"}, report
-
-
 def test_gradients_of_marginals_and_entropy_are_calls_of_the_library():
-    """No step is an op of its own; judged by differences."""
+    """No step is an op of its own."""
     rng = np.random.default_rng(5)
     scores = rng.normal(size=(19, 3, 3))
     names = {(i, i + 1): x for i, x in enumerate(scores)}
@@ -241,17 +221,6 @@ def test_gradients_of_marginals_and_entropy_are_calls_of_the_library():
     assert "einsum" not in families
     assert "log_einsum" not in families
     assert "network_curvature" in families
-    slope = np.asarray(jax.grad(question)(net).tables[3])
-    step = 1e-5
-    for at in np.ndindex(3, 3):
-        values = []
-        for sign in (1, -1):
-            moved = scores.copy()
-            moved[3][at] += sign * step
-            values.append(
-                float(question(Network.from_factors(dict(zip(names, moved, strict=True)))))
-            )
-        assert slope[at] == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-6, abs=1e-8)
 
 
 def test_soft_rows_of_large_steps_that_are_no_numbers():
@@ -291,7 +260,7 @@ CHAINS = {  # equation, shapes
 def test_shares_sum_to_1_and_bends_to_0_whatever_is_added_to_all_scores(name, route, dtype):
     """Within 4 eps a step: reverse, forward, and how the shares move along such a shift."""
     equation, shapes = CHAINS[name]
-    text = steps_of(plan_tropical_einsum(equation, *shapes, semiring=log_sum_exp()).plan).text
+    text = text_of(plan_tropical_einsum(equation, *shapes, semiring=log_sum_exp()).plan)
     error, every = 4 * np.finfo(dtype).eps * text.count("|"), tuple(range(len(shapes)))
     run = functools.partial(apply, runtimes=NetworkShares.runtimes.only(route))
     bend = functools.partial(apply, runtimes=NetworkCurvature.runtimes.only(route))
@@ -328,51 +297,31 @@ def test_shares_of_slices_and_of_a_batch_whatever_is_added_to_all_scores(dtype):
         np.testing.assert_allclose(rows, 1, rtol=0, atol=2 * error)
 
 
-def hidden_markov(length, states):
-    """Scores of the start, of steps and of observations, float32; and the posteriors of the states
-    in float64, by a forward and a backward pass over probabilities.
-    """
-    rng = np.random.default_rng(0)
-    start, steps = (
-        np.log(rng.dirichlet(np.ones(states), n)).astype(np.float32) for n in (1, states)
-    )
-    seen = (rng.normal(size=(length, states)) * 2 - 3).astype(np.float32)
-    move = np.exp(steps.astype(float))
-    weigh = np.exp(seen.astype(float) - seen.max(1, keepdims=True))
-    ahead, after = np.empty((length, states)), np.ones((length, states))
-    for t in range(length):
-        ahead[t] = (np.exp(start[0].astype(float)) if t == 0 else ahead[t - 1] @ move) * weigh[t]
-        ahead[t] /= ahead[t].sum()
-    for t in range(length - 2, -1, -1):
-        after[t] = move @ (weigh[t + 1] * after[t + 1])
-        after[t] /= after[t].sum()
-    both = ahead * after
-    return start[0], steps, seen, both / both.sum(1, keepdims=True)
-
-
 @pytest.mark.slow
 def test_posteriors_of_a_long_chain_are_as_good_as_those_of_a_plain_scan():
-    start, steps, seen, want = hidden_markov(5000, 50)
+    """In float32, by those of a scan in float64."""
+    length, states = 5000, 50
+    rng = np.random.default_rng(0)
+    start, *steps = np.log(rng.dirichlet(np.ones(states), 1 + states))
+    seen = rng.normal(size=(length, states)) * 2 - 3
+    names = list(map(opt_einsum.get_symbol, range(length)))
+    terms = [names[0], *names, *map("".join, itertools.pairwise(names))]
+    tables = [np.asarray(x, np.float32) for x in (start, steps, seen)]
 
-    def posteriors(step, last):
+    def posteriors(start, steps, seen):
+        def turn(before, own):
+            return jax.nn.logsumexp(before[:, None] + steps, 0) + own, None
+
         def total(seen):
-            turn = lambda before, own: (step(before) + own, None)
-            return last(jax.lax.scan(turn, start + seen[0], seen[1:])[0])
+            return jax.nn.logsumexp(jax.lax.scan(turn, start + seen[0], seen[1:])[0])
 
         return jax.jit(jax.grad(total))(seen)
 
-    def missed(found):
-        found = np.asarray(found, float)
-        return abs(found.sum(1) - 1).max(), abs(found - want).max()
-
-    plain = missed(posteriors(lambda x: jax.nn.logsumexp(x[:, None] + steps, 0), jax.nn.logsumexp))
-    names = list(map(opt_einsum.get_symbol, range(len(seen))))
-    terms = [names[0], *names, *map("".join, itertools.pairwise(names))]
-    net = Network(f"{','.join(terms)}->", start, *seen, *[steps] * (len(seen) - 1))
+    with jax.enable_x64(True):
+        want = posteriors(*(jnp.asarray(x, float) for x in tables))
+    plain = posteriors(*tables)
+    net = Network(f"{','.join(terms)}->", tables[0], *tables[2], *[tables[1]] * (length - 1))
     marginals = net.marginals()
-    found = [np.stack([marginals[name] for name in names])]
-    value = functools.partial(tropical_einsum, semiring=log_sum_exp())
-    found.append(posteriors(lambda x: value("i,ij->j", x, steps), functools.partial(value, "i->")))
-    for each in map(missed, found):
-        assert each[0] <= 2 * plain[0]
-        assert each[1] <= 2 * plain[1]
+    ours = np.stack([marginals[name] for name in names])
+    missed = [(abs(x.sum(1) - 1).max(), abs(x - want).max()) for x in (ours, plain)]
+    assert all(a <= 2 * b for a, b in zip(*missed, strict=True))

@@ -10,11 +10,9 @@ import sys
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import opt_einsum
 import pytest
-from opt_einsum.testing import rand_equation
 
 from ext_tropical import (
     best_assignment,
@@ -28,93 +26,25 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from ext_tropical.algebra.shipped import SEMIRINGS
-from tenferro_jax import export, trace
+from tenferro_jax import export
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
-from ..sweep import in_turn, some, times
+from ..sweep import in_turn
 from .judges import (
-    assignment_and_gradient,
     check_assignment,
     check_refusal,
     refuse,
     temporary_bytes,
-    uses,
 )
 
-TIMES = {"max_plus": np.add, "min_plus": np.add, "max_mul": np.multiply, "min_max": np.maximum}
 FIVE = "ab,bcd,ce,dfe,fa->"
-
-
-def network(seed, high=4, n_out=2, operands=5):
-    equation, shapes = rand_equation(operands, 3, n_out=n_out, d_min=2, d_max=high, seed=seed)
-    rng = np.random.default_rng(seed)
-    return equation, [rng.integers(-8, 9, shape).astype(float) for shape in shapes]
-
-
-@pytest.mark.few(4)
-@pytest.mark.parametrize("name", TIMES)
-@pytest.mark.parametrize("seed", range(times(2)))
-def test_the_assignment_has_the_value_and_is_what_the_gradient_points_at(name, seed):
-    """Under max_plus and min_plus the gradient is the number of output entries whose assignment has
-    an entry: one-hot sums.
-    """
-    equation, operands = network(seed)
-    if name == "max_mul":
-        operands = [abs(x) for x in operands]  # its laws are those of non-negative entries
-    best, gradients = assignment_and_gradient(equation, *operands, semiring=name)
-    check_assignment(name, equation, operands, best.value, best.labels)
-    np.testing.assert_array_equal(best.feasible, best.value != (0 if name == "max_mul" else np.nan))
-    if TIMES[name] is np.add:
-        chex.assert_trees_all_equal(
-            list(gradients), uses(equation, operands, best.labels, best.value.shape)
-        )
-
-
-def test_min_max_sends_the_gradient_to_the_bottleneck():
-    a, b, c = np.array([[1.0, 7.0]]), np.array([[3.0, 9.0], [2.0, 2.0]]), np.array([[5.0], [4.0]])
-    best = best_assignment("ij,jk,kl->il", a, b, c, semiring=min_max)
-    assert (best.value.item(), best.labels["j"].item(), best.labels["k"].item()) == (5.0, 0, 0)
-    _, gradients = assignment_and_gradient("ij,jk,kl->", a, b, c, semiring=min_max)
-    assert [g.tolist() for g in gradients] == [[[0, 0]], [[0, 0], [0, 0]], [[1], [0]]]
 
 
 def test_the_leaves_of_a_result_are_its_arrays():
     specs = [jax.ShapeDtypeStruct((2, 2), np.float64)] * 3
     result = jax.eval_shape(functools.partial(tropical_einsum_with_argmax, "ij,jk,kl->il"), *specs)
     assert jax.tree.leaves(result) == [result.value, *(step.winner for step in result.steps)]
-
-
-TRANSFORMS = {
-    "eager": lambda f, *xs: f,
-    "jit": lambda f, *xs: jax.jit(f),
-    "trace": lambda f, *xs: trace(f, *xs).to_jax(),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", TRANSFORMS)
-def test_assignments_under_transforms(how):
-    equation, operands = network(3)
-    stacked = [np.stack([x, -x, x[::-1] if x.ndim else x]) for x in operands]
-
-    def solve(*xs):
-        best = best_assignment(equation, *xs)
-        return best.value, best.labels
-
-    value, labels = jax.vmap(TRANSFORMS[how](solve, *operands))(*stacked)
-    for i in range(3):
-        check_assignment(
-            "max_plus",
-            equation,
-            [x[i] for x in stacked],
-            value[i],
-            {label: index[i] for label, index in labels.items()},
-        )
-    result = jax.vmap(functools.partial(tropical_einsum_with_argmax, equation))(
-        *stacked
-    )  # coordinates after the map
-    chex.assert_trees_all_equal(result.coordinates(), labels)
 
 
 @pytest.mark.few(3)
@@ -193,69 +123,6 @@ def test_a_label_is_split_no_finer_than_needed(length, slices):
     assert plan_tropical_einsum("abc,abd->cd", *specs, memory_limit=free.peak - 1).slices == slices
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("name", "seed"), list(zip(TIMES, (20, 21, 20, 21))))
-def test_slices_are_exact(name, seed):
-    equation, operands = network(seed, high=8)
-    operands = [abs(x) if name == "max_mul" else x for x in operands]
-    free = plan_tropical_einsum(equation, *operands)
-    limit = SCRATCH + (free.peak - SCRATCH) // 4
-    plan = plan_tropical_einsum(equation, *operands, memory_limit=limit)
-    assert free.slices == 1 < plan.slices
-    assert plan.peak <= limit
-
-    @jax.jit
-    def solve(*x):
-        bests = [
-            best_assignment(equation, *x, semiring=name, memory_limit=m) for m in (None, limit)
-        ]
-        return *bests, tropical_einsum(equation, *x, semiring=name, memory_limit=limit)
-
-    whole, sliced, value = solve(*operands)
-    np.testing.assert_array_equal(value, whole.value)
-    check_assignment(name, equation, operands, sliced.value, sliced.labels)
-    if TIMES[name] is np.add:  # ties too
-        chex.assert_trees_all_equal(sliced, whole)
-
-
-def derivatives(f, order, *operands):
-    """Value, gradient and jvp, and of order 2 the gradient's, of a batch of operands: one
-    program.
-    """
-
-    def program(*x):
-        along, gradient = tuple(map(jnp.sin, x)), jax.grad(f, (0, 1, 2))
-        return jax.jvp(f, x, along), gradient(*x) if order == 1 else jax.jvp(gradient, x, along)
-
-    return jax.jit(jax.vmap(program))(*(np.stack([x, 2 * x]) for x in operands))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("semiring", "order"), [(max_mul, 2), (log_sum_exp(0.7), 1)], ids=str)
-def test_derivatives_of_slices(semiring, order):
-    """Reals have one optimum: value and derivatives are those of the unsliced einsum, but for
-    rounding.
-    """
-    rng = np.random.default_rng(0)
-    operands = [rng.uniform(0.5, 2, shape) for shape in ((6, 16), (16, 32), (32, 6))]
-    weights, limit = rng.normal(size=(6, 6)), SCRATCH + 12_000
-    assert (
-        plan_tropical_einsum(
-            "ij,jk,kl->il", *operands, semiring=semiring, memory_limit=limit
-        ).slices
-        > 1
-    )
-
-    def f(limit):
-        return lambda *x: (
-            weights
-            * tropical_einsum("ij,jk,kl->il", *x, semiring=semiring, memory_limit=limit) ** 2
-        ).sum()
-
-    sliced, whole = (derivatives(f(m), order, *operands) for m in (limit, None))
-    chex.assert_trees_all_close(sliced, whole, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("semiring", [max_plus, log_sum_exp(0.7)], ids=str)
 def test_slices_have_derivatives(semiring):
     """Traced; their values take long to compile, in the test above."""
@@ -267,26 +134,6 @@ def test_slices_have_derivatives(semiring):
         return tropical_einsum("ij,jk->ik", *xs, semiring=semiring, memory_limit=limit).sum()
 
     assert list(jax.eval_shape(jax.grad(f, (0, 1)), *specs)) == specs
-
-
-@pytest.mark.slow
-def test_shared_ties_in_a_chain():
-    """Two steps of equal candidates: each step shares equally, as nested maxima of JAX do."""
-    rng = np.random.default_rng(0)
-    operands = [rng.integers(0, 2, shape).astype(float) for shape in ((3, 6), (6, 5), (5, 2))]
-
-    def maxima(a, b, c):
-        return jnp.max(jnp.max(a[:, :, None] + b[None], 1)[:, :, None] + c[None], 1)
-
-    path = [(0, 1), (0, 1)]
-    ours, theirs = (
-        jax.grad(lambda *x, f=f: (f(*x) ** 2).sum(), (0, 1, 2))(*operands)
-        for f in (
-            lambda *x: tropical_einsum("ij,jk,kl->il", *x, ties="split", optimize=path),
-            maxima,
-        )
-    )
-    chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -327,36 +174,6 @@ def test_sliced_einsums_are_exported():
     )
     a = np.random.default_rng(0).integers(-9, 9, (64, 64)).astype(np.float32)
     assert program.call(a, a, a) == tropical_einsum("ij,jk,ki->", a, a, a)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("semiring", "size"),
-    [
-        (max_plus, 8),
-        (max_plus, 64),
-        (max_mul, 64),
-        (min_max, 8),
-        (log_sum_exp(), 8),
-        (log_sum_exp(), 64),
-    ],
-    ids=str,
-)
-def test_contracted_labels_split_over_an_automatic_mesh(semiring, size):
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("x",))
-    a = np.random.default_rng(0).uniform(1, 2, (size, size)).astype(np.float32)
-    split = (
-        jax.device_put(a, jax.NamedSharding(mesh, spec)) for spec in (jax.P(None, "x"), jax.P("x"))
-    )
-
-    def f(a, b):
-        value = tropical_einsum("ij,jk->ik", a, b, semiring=semiring)
-        return (value**2).sum(), value
-
-    got, want = (
-        jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(*x) for x in (tuple(split), (a, a))
-    )
-    chex.assert_trees_all_close(got, want, rtol=1e-5)
 
 
 def test_nan_and_infeasible_cells_in_slices():
@@ -403,19 +220,6 @@ def test_reductions_sixteen_bits_and_other_algebras_are_within_the_plan(
     free = plan_tropical_einsum(equation, *specs, semiring=semiring)
     for limit in (free.peak, free.peak * 3 // 4):
         check_memory(equation, specs, limit, tropical_einsum, semiring=semiring)
-
-
-@pytest.mark.cpu
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "winners"), some(list(itertools.product(range(times(2)), [False, True])), 2)
-)
-def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
-    equation, shapes = rand_equation(6, 3, n_out=2, d_min=4, d_max=14, seed=seed)
-    free = plan_tropical_einsum(equation, *shapes)
-    specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
-    for limit in (free.peak, SCRATCH + (free.peak - SCRATCH) // 4):
-        check_memory(equation, specs, limit, best_assignment if winners else tropical_einsum)
 
 
 STEPS = [
@@ -603,19 +407,6 @@ def test_plans_are_equal_if_what_they_allocate_is():
     assert hash(single) == hash(again)
     assert single.peak < double.peak
     assert single != double
-
-
-def test_symbolic_sizes_have_plans_and_no_slices():
-    (n,) = jax.export.symbolic_shape("n")
-    x = jax.ShapeDtypeStruct((n, n), np.float32)
-    exported = jax.export.export(
-        jax.jit(lambda x: best_assignment("ij,jk,kl->il", x, x, x)._asdict())
-    )(x)
-    a = np.random.default_rng(0).integers(-5, 6, (4, 4)).astype(np.float32)
-    got = exported.call(a)
-    check_assignment("max_plus", "ij,jk,kl->il", [a, a, a], got["value"], got["labels"])
-    with pytest.raises(Unsupported, match="memory_limit: given symbolic sizes"):
-        jax.eval_shape(lambda x: tropical_einsum("ij,jk,kl->il", x, x, x, memory_limit=10**9), x)
 
 
 def test_cotengra_slices():

@@ -33,7 +33,7 @@ from ext_tropical import (
 )
 from ext_tropical.algebra.laws import broken_laws
 from ext_tropical.algebra.semiring import SemiringKey
-from ext_tropical.network.network_op import TropicalNetwork
+from ext_tropical.network.value import TropicalNetwork
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
 from tenferro_jax.einsum.slices import SCRATCH

@@ -891,27 +891,37 @@ void positions(const Plan& plan, int64_t term, const std::vector<const int32_t*>
   }
 }
 
-void walk_back(const Context& context, const Plan& plan, const std::vector<Winners>& winners, int32_t* labels) {
+// The one walk from the last step to the first, which finds the labels of each cell of the value, sample, or way. At each step
+// choose(number, at, first, count, cell, chosen) says which candidate the walks from `first` take, of whose cells it gets the places; `at` has
+// the labels that are known there. Every value is read by one step, so the order of the steps is enough, and a run of walks stays in the cache.
+template <class Choose>
+void walk(const Context& context, const Plan& plan, int64_t walks, bool is_parallel, int32_t* labels, const Choose& choose) {
   std::vector<int32_t> own;
   const auto at = coordinates(plan, labels, own);
-  const auto walk = [&](int64_t run) {
-    const int64_t first = run * kRun, count = std::min(plan.cells - first, kRun);
-    int64_t cell[kRun];
+  const auto run = [&](int64_t number) {
+    const int64_t first = number * kRun, count = std::min(walks - first, kRun);
+    int64_t cell[kRun], chosen[kRun];
     for (size_t s = plan.steps.size(); s-- > 0;) {
       const Step& step = plan.steps[s];
-      if (step.contracted.empty()) continue;
       positions(plan, plan.tables + static_cast<int64_t>(s), at, first, count, cell);
-      const auto coordinates_of = [&](size_t i) { return const_cast<int32_t*>(at[static_cast<size_t>(step.contracted[i])]) + first; };
-      int32_t* const outermost = coordinates_of(0);
-      winners[s].over(cell, count, [&](int64_t o, int64_t winner) {
-        for (size_t i = step.contracted.size(); i-- > 1; winner /= plan.size(step.contracted[i])) coordinates_of(i)[o] = static_cast<int32_t>(winner % plan.size(step.contracted[i]));
-        outermost[o] = static_cast<int32_t>(winner);
-      });
+      choose(s, at, first, count, cell, chosen);
+      for (size_t i = step.contracted.size(); i-- > 0;) {
+        int32_t* const to = const_cast<int32_t*>(at[static_cast<size_t>(step.contracted[i])]) + first;
+        const int64_t size = plan.size(step.contracted[i]);
+        for (int64_t o = 0; o < count; ++o) to[o] = static_cast<int32_t>(i ? chosen[o] % size : chosen[o]);
+        for (int64_t o = 0; i && o < count; ++o) chosen[o] /= size;
+      }
     }
   };
-  const int64_t runs = (plan.cells + kRun - 1) / kRun;
-  if (runs > 1) return parallel(context.pool, runs, walk);
-  walk(0);
+  const int64_t runs = (walks + kRun - 1) / kRun;
+  if (is_parallel && runs > 1) return parallel(context.pool, runs, run);
+  for (int64_t i = 0; i < runs; ++i) run(i);
+}
+
+void walk_back(const Context& context, const Plan& plan, const std::vector<Winners>& winners, int32_t* labels) {
+  walk(context, plan, plan.cells, true, labels, [&](size_t s, const auto&, int64_t, int64_t count, const int64_t* cell, int64_t* chosen) {
+    if (!plan.steps[s].contracted.empty()) winners[s].over(cell, count, [&](int64_t o, int64_t winner) { chosen[o] = winner; });
+  });
 }
 
 template <class T>
@@ -1214,7 +1224,7 @@ int64_t draws(const Plan& plan) {
   return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return !step.contracted.empty(); });
 }
 
-// Draws labels from the last step to the first: of each step a candidate, by its share of the cell's value. Cells are samples.
+// Draws labels: of each step a candidate, by its share of the cell's value. Walks are samples.
 template <class T>
 void sample(const Context& context, const Plan& plan) {
   const Ask& ask = context.ask;
@@ -1223,52 +1233,44 @@ void sample(const Context& context, const Plan& plan) {
   auto* const labels = static_cast<int32_t*>(ask.results[0].data);
   const int64_t samples = plan.cells;
   if (!std::isfinite(values.last()[0])) return std::fill(labels, labels + static_cast<int64_t>(plan.contracted.size()) * samples, -1);
-  std::vector<int32_t> own;
-  const auto at = coordinates(plan, labels, own);
-  const int64_t parts = std::min<int64_t>((samples + kRun - 1) / kRun, 4 * std::max<int64_t>(context.pool.threads(), 1));
-  parallel(context.pool, parts, [&](int64_t part) {
-    const int64_t from = samples * part / parts, to = samples * (part + 1) / parts;
+  std::vector<int64_t> row;  // of the numbers, for each step
+  for (size_t s = 0; s < plan.steps.size(); ++s) row.push_back(s ? row.back() + !plan.steps[s - 1].contracted.empty() : 0);
+  walk(context, plan, samples, true, labels, [&](size_t s, const auto& at, int64_t first, int64_t count, const int64_t* cell, int64_t* chosen) {
+    const Step& step = plan.steps[s];
+    if (step.contracted.empty()) return;
+    const auto* const lhs = static_cast<const T*>(values.at(step.left));
+    const auto* const rhs = static_cast<const T*>(values.at(step.right));
+    const auto* const value = static_cast<const T*>(values.at(plan.tables + static_cast<int64_t>(s)));
+    const Runs choices(step.candidates);
     T left[kRun], right[kRun], weights[kRun];
-    int64_t row = draws(plan);
-    for (size_t s = plan.steps.size(); s-- > 0;) {
-      const Step& step = plan.steps[s];
-      if (step.contracted.empty()) continue;
-      --row;
-      const auto* const lhs = static_cast<const T*>(values.at(step.left));
-      const auto* const rhs = static_cast<const T*>(values.at(step.right));
-      const auto* const value = static_cast<const T*>(values.at(plan.tables + static_cast<int64_t>(s)));
-      const Runs choices(step.candidates);
-      for (int64_t o = from; o < to; ++o) {
-        int64_t l = 0, r = 0, cell = 0;
-        for (size_t i = 0; i < step.labels.size(); ++i) {
-          const int64_t label = at[static_cast<size_t>(step.labels[i])][o];
-          l += label * step.cells[i].left, r += label * step.cells[i].right, cell = cell * step.cells[i].extent + label;
+    for (int64_t o = 0; o < count; ++o) {
+      int64_t l = 0, r = 0;
+      for (size_t i = 0; i < step.labels.size(); ++i) {
+        const int64_t label = at[static_cast<size_t>(step.labels[i])][first + o];
+        l += label * step.cells[i].left, r += label * step.cells[i].right;
+      }
+      const auto weigh = [&](const Runs::Run& run) {
+        for (int64_t i = 0; i < run.count; ++i) left[i] = lhs[l + run.left + choices.left()[static_cast<size_t>(i)]];
+        if (rhs)
+          for (int64_t i = 0; i < run.count; ++i) right[i] = rhs[r + run.right + choices.right()[static_cast<size_t>(i)]];
+        context.folds.weights(left, rhs ? right : nullptr, run.count, value + cell[o], 0, ask.temperature, weights);
+      };
+      T total = 0;
+      for (int64_t c = 0; c < choices.runs(); ++c) {
+        const Runs::Run run = choices.run(c);
+        weigh(run);
+        for (int64_t i = 0; i < run.count; ++i) total += weights[i];
+      }
+      const T target = numbers[row[s] * samples + first + o] * total;
+      T sum = 0;
+      chosen[o] = 0;  // the last candidate that counts, if the sum is rounded down
+      for (int64_t c = 0; c < choices.runs() && !(sum > target); ++c) {
+        const Runs::Run run = choices.run(c);
+        if (choices.runs() > 1) weigh(run);
+        for (int64_t i = 0; i < run.count && !(sum > target); ++i) {
+          sum += weights[i];
+          if (weights[i] > T(0)) chosen[o] = run.first + i;
         }
-        const auto weigh = [&](const Runs::Run& run) {
-          for (int64_t i = 0; i < run.count; ++i) left[i] = lhs[l + run.left + choices.left()[static_cast<size_t>(i)]];
-          if (rhs)
-            for (int64_t i = 0; i < run.count; ++i) right[i] = rhs[r + run.right + choices.right()[static_cast<size_t>(i)]];
-          context.folds.weights(left, rhs ? right : nullptr, run.count, value + cell, 0, ask.temperature, weights);
-        };
-        T total = 0;
-        for (int64_t c = 0; c < choices.runs(); ++c) {
-          const Runs::Run run = choices.run(c);
-          weigh(run);
-          for (int64_t i = 0; i < run.count; ++i) total += weights[i];
-        }
-        const T target = numbers[row * samples + o] * total;
-        T sum = 0;
-        int64_t chosen = 0;  // the last candidate that counts, if the sum is rounded down
-        for (int64_t c = 0; c < choices.runs() && !(sum > target); ++c) {
-          const Runs::Run run = choices.run(c);
-          if (choices.runs() > 1) weigh(run);
-          for (int64_t i = 0; i < run.count && !(sum > target); ++i) {
-            sum += weights[i];
-            if (weights[i] > T(0)) chosen = run.first + i;
-          }
-        }
-        for (size_t i = step.contracted.size(); i-- > 0; chosen /= plan.size(step.contracted[i]))
-          const_cast<int32_t*>(at[static_cast<size_t>(step.contracted[i])])[o] = static_cast<int32_t>(chosen % plan.size(step.contracted[i]));
       }
     }
   });
@@ -1384,7 +1386,8 @@ class Ways {
   std::vector<std::unordered_map<int64_t, Node>> nodes_;
 };
 
-// The best values in order, as many as there are cells, with their labels; -inf and -1 where there are fewer.
+// The best values in order, as many as there are cells, with their labels; -inf and -1 where there are fewer. Walks are ways: each carries how
+// many better ways there are of the cells that it has to visit.
 template <class T>
 void best_ways(const Context& context, const Plan& plan) {
   const Values<T> values(context, plan, nullptr, true);
@@ -1394,30 +1397,27 @@ void best_ways(const Context& context, const Plan& plan) {
   std::fill(best, best + plan.cells, top != top ? top : -std::numeric_limits<T>::infinity());
   std::fill(labels, labels + static_cast<int64_t>(plan.contracted.size()) * plan.cells, -1);
   if (top != top) return;
-  std::vector<int64_t> row(plan.sizes.size());
-  for (size_t i = 0; i < plan.contracted.size(); ++i) row[static_cast<size_t>(plan.contracted[i])] = static_cast<int64_t>(i) * plan.cells;
   Ways<T> ways(plan, values);
-  struct Part {
-    int64_t number, cell, n;
-  };
-  for (int64_t k = 0; k < plan.cells; ++k) {
-    std::vector<Part> parts{{plan.tables + static_cast<int64_t>(plan.steps.size()) - 1, 0, k}};
-    while (!parts.empty()) {
-      const Part part = parts.back();
-      parts.pop_back();
-      const auto s = static_cast<size_t>(part.number - plan.tables);
-      const auto* const found = ways.way(s, part.cell, part.n);
-      if (!found) return;  // only at the last step: parts of a way that was found exist
-      const Step& step = plan.steps[s];
-      if (s + 1 == plan.steps.size()) best[k] = found->value;
-      const auto at = ways.places(s, part.cell, found->choice);
-      if (step.left >= plan.tables) parts.push_back({step.left, at.first, found->left});
-      if (step.right >= plan.tables) parts.push_back({step.right, at.second, found->right});
-      int64_t choice = found->choice;
-      for (size_t i = step.contracted.size(); i-- > 0; choice /= plan.size(step.contracted[i]))
-        labels[row[static_cast<size_t>(step.contracted[i])] + k] = static_cast<int32_t>(choice % plan.size(step.contracted[i]));
-    }
+  const size_t last = plan.steps.size() - 1;
+  int64_t count = 0;
+  for (; count < plan.cells; ++count) {
+    const auto* const found = ways.way(last, 0, count);
+    if (!found) break;
+    best[count] = found->value;
   }
+  std::vector<int64_t> ranks(plan.terms.size() * kRun);
+  const auto rank = [&](int64_t value) { return ranks.data() + value * kRun; };
+  // Not in parallel: a way of one cell asks for ways of others, which are kept.
+  walk(context, plan, count, false, labels, [&](size_t s, const auto&, int64_t first, int64_t walks, const int64_t* cell, int64_t* chosen) {
+    const Step& step = plan.steps[s];
+    int64_t* const own = rank(plan.tables + static_cast<int64_t>(s));
+    for (int64_t o = 0; o < walks; ++o) {
+      const auto* const found = ways.way(s, cell[o], s == last ? first + o : own[o]);  // parts of a way that was found exist
+      chosen[o] = found->choice;
+      rank(step.left)[o] = found->left;
+      if (step.right >= 0) rank(step.right)[o] = found->right;
+    }
+  });
 }
 
 // The sizes of the inputs and results of a question.

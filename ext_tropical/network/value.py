@@ -1,8 +1,5 @@
-"""A network of tables as one extension op: a whole einsum along its plan, which the payload holds
-as text.
-
-On CPU one native call runs all steps; elsewhere `loops` gives a program whose size does not grow
-with the plan.
+"""The value of a network and its first best assignment, as one extension op; and which einsums run
+as one.
 """
 
 from __future__ import annotations
@@ -22,31 +19,22 @@ from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan, Step
 from tenferro_jax.einsum.interpreter import without_repeated_axes
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension import ExtensionOp, ShardingRule, apply, extension_op
+from tenferro_jax.extension import ExtensionOp, apply, extension_op
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..step.einsum_op import Ties, one_dtype, widened
-from ..step.weighted_sum import work_of
-from . import assignments, log_loops, loops
+from . import log_loops, loops, walk
+from .entries import NetworkEntries
+from .label_rows import rows_of
 from .log_derivatives import NetworkShares
-from .native_network import Question, kernels, unknown
-from .network_entries import NetworkEntries
-from .plan_text import (
-    PlanOp,
-    are_numbers,
-    integers,
-    require_countable,
-    shape_of,
-    split_along,
-    steps_of,
-)
-from .rows import rows_of
+from .plan_text import batched_text, labels_of, text_of
+from .question import LABELS, Axes, Question, are_numbers, kernels, unknown
 from .steps import Mode, TropicalStep, Winners, evaluate, found_of, run_step
 
 
 @extension_op(package="tenferro-ext-tropical", name="network", version=1)
-class TropicalNetwork(PlanOp):
+class TropicalNetwork(Question):
     """The value of a network: a whole einsum along its plan, of tables with at least one entry.
 
     Attributes:
@@ -74,7 +62,7 @@ class TropicalNetwork(PlanOp):
                 given=f"{self.with_labels!r} under {self.algebra!r}",
                 needed="False, or True under a selective semiring",
             )
-        _ = self.steps  # refuses a text that is no plan
+        _ = self.network  # refuses a text that is no plan
 
     @property
     def algebra(self) -> Any:
@@ -87,46 +75,40 @@ class TropicalNetwork(PlanOp):
         return isinstance(self.algebra, SelectiveSemiring)
 
     @property
-    def input_count(self) -> int:
-        """The number of tables."""
-        return len(self.steps.terms)
+    def number(self) -> int:
+        """See `Question`."""
+        return int(self.with_labels)
 
     @property
-    def output_count(self) -> int:
-        """1, or 2 with labels."""
-        return 1 + self.with_labels
+    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
+        """The tables; the value, and its assignment."""
+        plan = self.network
+        output = plan.equation.output
+        return plan.terms, [output, [LABELS, *output]][: 1 + self.with_labels]
 
-    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        dtype = (
-            one_dtype(self.family_id, self.algebra, [m.dtype for m in inputs])
-            if self.is_selective
-            else work_of(self.family_id, self.algebra, inputs)
-        )
-        plan = self.planned(inputs)
-        shape = shape_of(plan, plan.equation.output)
-        labels = TensorMeta(np.dtype("int32"), (len(self.steps.contracted), *shape))
-        return [TensorMeta(dtype, shape), labels][: self.output_count]
-
-    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
-        output = self.steps.output
-        outputs = [output, ["labels", *output]][: self.output_count]
-        return split_along(output, self.steps.terms, outputs)
+    def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
+        """That of the tables."""
+        if not self.is_selective:
+            return super().dtype(inputs)
+        return one_dtype(self.family_id, self.algebra, [m.dtype for m in inputs])
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        plan = self.planned(inputs)
-        if not are_numbers(inputs):  # counts of entries are integers of the loops
-            wanted = Winners.LABELS if self.with_labels else None
-            mode = Mode(self.algebra, winners=wanted, in_standard_ops=True)
-            value, steps = evaluate(plan, inputs, mode)
-            labels: Any = found_of(mode, value, steps, plan.equation.output)
-            rows = [labels[label] for label in self.steps.contracted] if self.with_labels else []
-            none = jnp.zeros((0, *value.shape), jnp.int32)
-            return (value, jnp.stack(rows) if rows else none)[: self.output_count]
-        require_countable(plan, inputs)
+        if are_numbers(inputs):
+            return super().lower_to_standard_ops(*inputs)
+        plan, wanted = self.planned(inputs), Winners.LABELS if self.with_labels else None
+        mode = Mode(self.algebra, winners=wanted, in_standard_ops=True)
+        value, steps = evaluate(plan, inputs, mode)
+        if not self.with_labels:
+            return (value,)
+        labels: Any = found_of(mode, value, steps, plan.equation.output)
+        rows = [labels[label] for label in labels_of(plan)]
+        return value, jnp.stack(rows) if rows else jnp.zeros((0, *value.shape), jnp.int32)
+
+    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         if not self.is_selective:
             return (log_loops.log_search(plan, self.algebra.temperature, inputs, self._large)[0],)
         value, winners = loops.search(plan, self.algebra, inputs, self.with_labels, self._large)
-        return (value, *([] if winners is None else [assignments.coordinates(plan, winners)]))
+        return (value, *([] if winners is None else [walk.coordinates(plan, winners)]))
 
     def _large(self, step: Step, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
         """Value and winner of a step that is too large for the loops, in standard ops."""
@@ -153,11 +135,11 @@ class TropicalNetwork(PlanOp):
         if not self.is_selective:
             op = NetworkShares(self.algebra.temperature, self.plan, active)
             return apply(op, *primals, *moved)
-        sizes = tuple(dict(self.planned(primals).sizes).items())
-        at = NetworkEntries(",".join(self.steps.terms), self.steps.output, sizes)
-        chosen = dataclasses.replace(
-            at, terms=",".join(self.steps.terms[i] for i in active), is_sum=self.is_sum
-        )
+        plan = self.planned(primals)
+        sizes: Any = plan.sizes
+        at = NetworkEntries(",".join(plan.terms), plan.equation.output, sizes)
+        terms = ",".join(plan.terms[i] for i in active)
+        chosen = dataclasses.replace(at, terms=terms, is_sum=self.is_sum)
         (out,) = apply(chosen, outputs[1], *map(widened, moved))
         if not self.is_sum:
             (entries,) = apply(at, outputs[1], *map(widened, primals))
@@ -178,20 +160,13 @@ class TropicalNetwork(PlanOp):
     def batched(
         self, in_axes: tuple[int | None, ...]
     ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        form = dataclasses.replace(self, plan=self.steps.batched_text(in_axes))
-        return form, (0, 1)[: self.output_count]
-
-    def question(self, metas: Sequence[TensorMeta]) -> Question:
-        """What the native library is asked for these inputs."""
-        sizes: Any = dict(self.planned(metas).sizes)
-        return Question(
-            int(self.with_labels), integers(sizes, self.steps, self.steps.contracted, ())
-        )
+        form = dataclasses.replace(self, plan=batched_text(self.network, in_axes))
+        return form, (0,) + (1,) * self.with_labels
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Tables of 2, 3, 4, ... for the labels in their order."""
-        arrays = self.steps.examples
-        return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
+        """As of every question; booleans where the semiring has them."""
+        (arrays,) = super().example_inputs()
+        return [[np.asarray(x) > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
 
 
 TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
@@ -213,11 +188,11 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
     )
 
 
-MANY = 16
+STEPS_WORTH_IT = 16
 """The number of steps above which compiling each of them costs more than large steps gain."""
-SMALL = 1 << 10
+SMALL_STEP = 1 << 10
 """The candidates of a step above which XLA's route of a network takes longer than its own ops."""
-LARGE = 1 << 22
+WORTH_DEVICES = 1 << 22
 """The candidates of a step, some milliseconds, above which it pays to split its contracted labels
 over devices, as each step does alone and the op does not.
 """
@@ -225,18 +200,18 @@ over devices, as each step does alone and the op does not.
 
 @functools.lru_cache(maxsize=256)
 def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype, spreads: bool) -> bool:
-    """Whether no step has more than SMALL candidates; or there are more than MANY steps, which the
-    native library computes or which have at most SMALL candidates on average. On several devices no
-    step may have more than LARGE.
+    """Whether no step has more than SMALL_STEP candidates; or there are more than STEPS_WORTH_IT
+    steps, which the native library computes or which have at most SMALL_STEP candidates on average.
+    On several devices no step may have more than WORTH_DEVICES.
     """
     sizes: Any = dict(plan.sizes)
     counts = [math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps]
     most = max(counts)
-    if len(counts) <= MANY or (spreads and most > LARGE):
-        return most <= SMALL
+    if len(counts) <= STEPS_WORTH_IT or (spreads and most > WORTH_DEVICES):
+        return most <= SMALL_STEP
     is_widened = dtype.itemsize == 2 and not isinstance(semiring, SelectiveSemiring)
     work = np.dtype(np.float32) if is_widened else dtype
-    return sum(counts) <= SMALL * len(counts) or not unknown(semiring, work)
+    return sum(counts) <= SMALL_STEP * len(counts) or not unknown(semiring, work)
 
 
 def _spreads(x: jax.Array) -> bool:
@@ -249,7 +224,7 @@ def _spreads(x: jax.Array) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _op(plan: Plan, semiring: Semiring, with_labels: bool) -> TropicalNetwork:
-    return TropicalNetwork(SemiringKey.of(semiring), steps_of(plan).text, with_labels)
+    return TropicalNetwork(SemiringKey.of(semiring), text_of(plan), with_labels)
 
 
 def solved(
@@ -272,4 +247,6 @@ def solved_as_network(
         dtype = one_dtype(op.family_id, op.algebra, [x.dtype for x in tables])
         return apply(op, *map(widened, tables))[0].astype(dtype), {}
     value, *labels = apply(op, *tables)
-    return value, dict(zip(op.steps.contracted, rows_of(labels[0]), strict=True)) if labels else {}
+    if not labels:
+        return value, {}
+    return value, dict(zip(labels_of(plan), rows_of(labels[0]), strict=True))

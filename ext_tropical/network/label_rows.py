@@ -23,7 +23,7 @@ from tenferro_jax.extension import (
 from ..step.native.library import ROWS, native
 from .loops import cut_all
 
-MANY = 8
+WORTH_THE_OP = 8
 """The number of rows from which the op is used. XLA fuses a few slices with what takes them."""
 
 
@@ -106,6 +106,6 @@ def rows_of(labels: jax.Array) -> Sequence[jax.Array]:
         if isinstance(place, jax.NamedSharding):
             place = jax.NamedSharding(place.mesh, jax.P(*place.spec[1:]))
         return jax.device_put(list(np.asarray(labels)), place)
-    if len(labels) < MANY:
+    if len(labels) < WORTH_THE_OP:
         return list(labels)
     return apply(Rows(len(labels)), labels)

@@ -20,27 +20,12 @@ from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import max_plus
-from . import assignments
-from .native_network import NativeOp, Question, kernels
-from .plan_text import (
-    Steps,
-    are_numbers,
-    factor_of,
-    integers,
-    same_shapes,
-    split_along,
-)
-
-
-def filled(like: Sequence[Any], given: Sequence[jax.Array | None]) -> list[jax.Array]:
-    """The given arrays, and zeros like others where there is none."""
-    return [
-        jnp.zeros(x.shape, x.dtype) if t is None else t for x, t in zip(like, given, strict=True)
-    ]
+from . import walk
+from .question import LABELS, Axes, Question, Shaped, factor_of, filled, kernels, split_along
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_entries", version=1)
-class NetworkEntries(NativeOp):
+class NetworkEntries(Question):
     """The entries of tables at an assignment of labels, or their sum; or the transpose of that.
 
     Inputs are the labels, int32 (contracted labels in sorted order, *shape of the value), then the
@@ -83,72 +68,59 @@ class NetworkEntries(NativeOp):
         return max_plus
 
     @property
-    def contracted(self) -> str:
-        """The labels that the output lacks, sorted."""
-        return "".join(sorted(set(dict(self.sizes)) - set(self.output)))
+    def number(self) -> int:
+        """See `Question`."""
+        return 2 + (not self.is_sum) + 2 * self.is_transposed
 
     @property
-    def tables(self) -> Plan:
-        """The labels as a plan without steps."""
-        terms = tuple(self.split)
+    def network(self) -> Plan:
+        """The labels, as a plan without steps."""
+        terms = tuple(self.terms.split(","))
         return Plan(Equation(self.terms, terms, self.output), terms, self.sizes, ())
 
-    @property
-    def split(self) -> list[str]:
-        """The labels of each table."""
-        return self.terms.split(",")
-
-    def shape(self, labels: str) -> tuple[int, ...]:
-        """The sizes of labels."""
-        known = dict(self.sizes)
-        return tuple(known[label] for label in labels)
+    def planned(self, inputs: Sequence[Shaped]) -> Plan:
+        """The same: the sizes are known."""
+        return self.network
 
     @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the tables."""
-        known = dict(self.sizes)
-        return [tuple(known[label] for label in term) for term in self.split]
+    def chosen(self) -> Sequence[int]:
+        """All tables."""
+        return range(len(self.network.terms))
 
     @property
-    def input_count(self) -> int:
-        """The labels, and the tables or an array."""
-        return 2 if self.is_transposed else 1 + len(self.split)
+    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
+        """The labels and the tables, and their entries; or transposed."""
+        entries = [*self.output] if self.is_sum else ["tables", *self.output]
+        ends = self.network.terms, [entries]
+        given, outs = ends[::-1] if self.is_transposed else ends
+        return [[LABELS, *self.output], *given], outs
 
-    @property
-    def output_count(self) -> int:
-        """1, or one for each table."""
-        return len(self.split) if self.is_transposed else 1
+    def extents(self, inputs: Sequence[TensorMeta]) -> dict[str, int]:
+        """The number of tables."""
+        return {"tables": len(self.network.terms)}
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The shape of the entries."""
-        return (() if self.is_sum else (len(self.split),)) + self.shape(self.output)
+    def shapes(self, side: Sequence[Axes]) -> list[tuple[int, ...]]:
+        """The shapes of arrays that are no labels."""
+        sizes = {**dict(self.sizes), **self.extents(())}
+        return [tuple(sizes[x] for x in axes) for axes in side]
 
-    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+    def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
+        """That of the tables."""
         labels, *given = inputs
-        tables = self.shapes
-        wanted = [self.rows] if self.is_transposed else tables
-        at = (len(self.contracted), *self.shape(self.output))
         if (
             labels.dtype != np.int32
             or len({m.dtype for m in given}) != 1
-            or not (jnp.issubdtype(given[0].dtype, jnp.floating))
+            or not jnp.issubdtype(given[0].dtype, jnp.floating)
         ):
             raise DTypeError(
                 where=self.family_id,
                 given=", ".join(map(str, inputs)),
                 needed="int32 labels, and one floating dtype for all else",
             )
-        same_shapes(f"extension {self.family_id}", inputs, [at, *wanted])
-        outs = tables if self.is_transposed else [self.rows]
-        return [TensorMeta(given[0].dtype, shape) for shape in outs]
+        return given[0].dtype
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
-        rows = [*self.output] if self.is_sum else ["tables", *self.output]
-        ends = [rows], self.split
-        outs, given = ends[self.is_transposed], ends[not self.is_transposed]
-        terms = [["labels", *self.output], *given]
-        return split_along(self.output, terms, outs, self._on_device)
+        return split_along(self.output, *self.arrays, self._on_device)
 
     def _on_device(self, shard: Shard, labels: jax.Array, *given: jax.Array) -> Sequence[jax.Array]:
         own = dict(zip(self.output, labels.shape[1:], strict=True))
@@ -160,15 +132,12 @@ class NetworkEntries(NativeOp):
         gone = [factor_of(label) for label in self.output if label not in self.terms]
         return [shard.merged("sum", x, gone) for x in outs]
 
-    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        if not are_numbers(inputs):
-            return None
+    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         labels, *given = inputs
         if self.is_transposed:
-            (rows,) = given
-            rows = jnp.broadcast_to(rows, (len(self.split), *self.shape(self.output)))
-            return assignments.add_entries(self.tables, labels, rows, range(len(self.split)))
-        found = assignments.entries(self.tables, labels, given, range(len(self.split)))
+            rows = jnp.broadcast_to(given[0], (len(plan.terms), *labels.shape[1:]))
+            return walk.add_entries(plan, labels, rows)
+        found = walk.entries(plan, labels, given)
         return (jnp.sum(found, 0) if self.is_sum else found,)
 
     def linearize(
@@ -186,8 +155,7 @@ class NetworkEntries(NativeOp):
     ) -> Sequence[Any]:
         swapped = dataclasses.replace(self, is_transposed=not self.is_transposed)
         some: Any = next(c for c in cotangents if c is not None)
-        shapes = self.shapes if self.is_transposed else [self.rows]
-        like = [jax.ShapeDtypeStruct(shape, some.dtype) for shape in shapes]
+        like = [jax.ShapeDtypeStruct(x, some.dtype) for x in self.shapes(self.arrays[1])]
         labels: Any = inputs[0]
         found = apply(swapped, labels, *filled(like, cotangents))
         return [
@@ -195,20 +163,14 @@ class NetworkEntries(NativeOp):
             for x, y in zip((None, *found), inputs, strict=True)
         ]
 
-    def question(self, metas: Sequence[TensorMeta]) -> Question:
-        """What the native library is asked for these inputs."""
-        steps = Steps(tuple(self.split), self.output, ())
-        number = 2 + (not self.is_sum) + 2 * self.is_transposed
-        active = range(len(self.split))
-        return Question(number, integers(dict(self.sizes), steps, self.contracted, active))
-
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Labels in range, and normal numbers."""
         rng = np.random.default_rng(0)
-        labels = [rng.integers(0, n, self.shape(self.output)) for n in self.shape(self.contracted)]
-        at = np.array(labels, np.int32).reshape(-1, *self.shape(self.output))
-        shapes = [self.rows] if self.is_transposed else self.shapes
-        return [[at, *(rng.normal(size=shape) for shape in shapes)]]
+        (shape,) = self.shapes([self.output])
+        sizes = [n for label, n in sorted(self.sizes) if label not in self.output]
+        labels = np.array([rng.integers(0, n, shape) for n in sizes], np.int32)
+        given = self.shapes(self.arrays[0][1:])
+        return [[labels.reshape(-1, *shape), *(rng.normal(size=shape) for shape in given)]]
 
 
 NetworkEntries.runtimes = kernels(NetworkEntries.family_id)

@@ -1,0 +1,266 @@
+"""What is common to all questions to a network of tables: each is one extension op.
+
+On CPU one native call runs all steps of the plan: inside a compiled program by XLA's FFI, and on
+concrete arrays by a direct call, for which nothing is compiled. Elsewhere `loops` gives a program
+whose size does not grow with the plan.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax import TensorMeta
+from tenferro_jax.einsum import Plan
+from tenferro_jax.errors import BackendFailure, ShapeError
+from tenferro_jax.extension import (
+    ExtensionOp,
+    ExtensionRuntimeSet,
+    Kernel,
+    ShardingRule,
+    require_equal,
+)
+
+from ..algebra.semiring import Semiring
+from ..algebra.shipped import LogSumExp
+from ..step.native.library import NETWORK_TARGET, native
+from ..step.shards import factors_of
+from ..step.weighted_sum import work_of
+from .plan_text import integers, labels_of, plan_in, planned
+
+Axes = Sequence[str]
+"""The label of each axis of an array, or a longer name of an axis that has none."""
+
+LABELS = "labels"
+"""The first axis of an array of assignments: a row for each label that the output lacks, sorted."""
+
+SAMPLE = "sample"
+"""The axis of independent samples."""
+
+Shaped: TypeAlias = TensorMeta | jax.Array | jax.ShapeDtypeStruct
+
+_planned = functools.lru_cache(maxsize=256)(planned)
+
+
+class Question(ExtensionOp):
+    """A question to a network of tables, whose payload has the plan as text.
+
+    A family says under which semiring it is asked (`algebra`), by which number the native library
+    knows it (`number`), and which arrays it takes and gives, the tables first (`arrays`). Shapes,
+    dtypes, the split over devices and the native call follow; `in_loops` answers in standard ops.
+    """
+
+    @property
+    def text(self) -> str:
+        """The plan as text: a field of most families."""
+        this: Any = self
+        return this.plan
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring."""
+        raise NotImplementedError
+
+    @property
+    def number(self) -> int:
+        """The number of the question in network.h."""
+        raise NotImplementedError
+
+    @property
+    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
+        """The axes of each input and of each output."""
+        raise NotImplementedError
+
+    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
+        """The outputs in standard ops, for sizes that are numbers."""
+        raise NotImplementedError
+
+    @property
+    def network(self) -> Plan:
+        """The plan, without sizes."""
+        return plan_in(self.text, self.place_of())
+
+    @property
+    def chosen(self) -> Sequence[int]:
+        """The numbers of the tables that the question is about, in network.h the active ones."""
+        return ()
+
+    def planned(self, inputs: Sequence[Shaped]) -> Plan:
+        """The plan of inputs, or of their metas."""
+        shapes = tuple(tuple(x.shape) for x in inputs[: len(self.network.terms)])
+        # An equality of symbolic sizes is a guard of each call.
+        plan = _planned if are_numbers(inputs) else planned
+        return plan(self.text, shapes, self.place_of())
+
+    def extents(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
+        """The sizes of axes without labels, beside those of assignments."""
+        return {}
+
+    def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
+        """The dtype of all arrays but those of assignments; refuses others."""
+        return work_of(self.family_id, self.algebra, inputs)
+
+    @property
+    def input_count(self) -> int:
+        """As many as `arrays` says."""
+        return len(self.arrays[0])
+
+    @property
+    def output_count(self) -> int:
+        """As many as `arrays` says."""
+        return len(self.arrays[1])
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        dtype, plan = self.dtype(inputs), self.planned(inputs)
+        sizes: Any = {**dict(plan.sizes), LABELS: len(labels_of(plan)), **self.extents(inputs)}
+        given, outs = ([tuple(sizes[x] for x in axes) for axes in side] for side in self.arrays)
+        for i, (meta, shape) in enumerate(zip(inputs, given, strict=True)):
+            if len(meta.shape) != len(shape):
+                raise ShapeError(
+                    where=f"{self.place_of()}, input {i}", given=str(meta), needed=f"shape {shape}"
+                )
+            for size, wanted in zip(meta.shape, shape, strict=True):
+                require_equal(size, wanted)
+        dtypes = [np.dtype(np.int32) if LABELS in axes else dtype for axes in self.arrays[1]]
+        return [TensorMeta(*each) for each in zip(dtypes, outs, strict=True)]
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        return split_along([*self.network.equation.output, SAMPLE], *self.arrays)
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        if not are_numbers(inputs):  # the loops count entries
+            return None
+        return self.in_loops(self.planned(inputs), *inputs)
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Normal numbers, of 2, 3, 4, ... for the labels in their order."""
+        sizes = dict(
+            zip(dict.fromkeys("".join(self.network.terms)), itertools.count(2), strict=False)
+        )
+        rng = np.random.default_rng(0)
+        return [[rng.normal(size=[sizes.get(x, 1) for x in axes]) for axes in self.arrays[0]]]
+
+
+def filled(like: Sequence[Shaped], given: Sequence[jax.Array | None]) -> list[jax.Array]:
+    """The given arrays, and zeros like others where there is none."""
+    return [
+        jnp.zeros(x.shape, x.dtype) if t is None else t for x, t in zip(like, given, strict=True)
+    ]
+
+
+def are_numbers(arrays: Sequence[Shaped]) -> bool:
+    """Whether all sizes are numbers; a plan of others is contracted step by step."""
+    return all(isinstance(size, int) for x in arrays for size in x.shape)
+
+
+def split_along(
+    free: Sequence[str],
+    terms: Sequence[Axes],
+    outputs: Sequence[Axes],
+    on_device: Callable[..., Sequence[jax.Array]] | None = None,
+) -> ShardingRule:
+    """How an op splits over devices along some labels.
+
+    Args:
+      free: the labels; others, and those of which an array has a diagonal, stay whole.
+      terms: for each input the label of each axis, or a longer name if it has none.
+      outputs: for each output.
+      on_device: as in `ShardingRule`.
+    """
+    arrays = [*terms, *outputs]
+    whole = {c for term in arrays for c in term if c not in free or list(term).count(c) > 1}
+    named = [[factor_of(c, list(term[:i]).count(c)) for i, c in enumerate(term)] for term in arrays]
+    pairs = zip(itertools.chain(*named), itertools.chain(*arrays), strict=True)
+    kept = sorted({name for name, label in pairs if label in whole})
+    factors = factors_of(named[: len(terms)], named[len(terms) :])
+    return ShardingRule(factors, whole=tuple(kept), on_device=on_device)
+
+
+def factor_of(label: str, earlier: int = 0) -> str:
+    """The name in a sharding rule of a label that its term has so often before."""
+    return (label if label.isascii() else f"u{ord(label)}") + "'" * earlier
+
+
+# --- the native library --------------------------------------------------------------------------
+
+TYPES = {"float32": 0, "float64": 1, "int32": 2, "bool": 3}
+"""The dtypes of the library, with their numbers in problem.h."""
+
+
+class _Call(NamedTuple):
+    """A call as the library takes it; `attributes` are those of the custom call."""
+
+    attributes: dict[str, Any]
+    outputs: tuple[TensorMeta, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def _call(op: Question, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> _Call:
+    metas = [TensorMeta(dtype, shape) for dtype, shape in described]
+    is_log = isinstance(op.algebra, LogSumExp)
+    attributes = {
+        "plan": integers(op.planned(metas), op.chosen),
+        "type": np.int64(TYPES[metas[-1].dtype.name]),
+        "algebra": np.int64(op.algebra.native_number),
+        "question": np.int64(op.number),
+        "temperature": np.float64(op.algebra.temperature if is_log else 1.0),
+    }
+    return _Call(attributes, tuple(op.infer_output_meta(metas)))
+
+
+def _declines(op: Question, *metas: TensorMeta) -> str:
+    """Why XLA computes a network, or "" if the library does."""
+    return unknown(op.algebra, metas[-1].dtype) if are_numbers(metas) else "sizes are symbolic"
+
+
+def unknown(algebra: Semiring, dtype: np.dtype) -> str:
+    """Why the library computes nothing under this semiring in this dtype, or ""."""
+    if algebra.native_number is None:
+        return f"it lacks {algebra!r}"
+    if dtype.name not in TYPES:
+        return f"it computes in {', '.join(TYPES)}"
+    return native().problem
+
+
+def _run(op: Question, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    call = _call(op, tuple((x.dtype, tuple(x.shape)) for x in arrays))
+    outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in call.outputs]
+    target = jax.ffi.ffi_call(NETWORK_TARGET, outs, vmap_method="sequential")
+    return tuple(target(*arrays, instructions="", **call.attributes))
+
+
+def _eager(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
+    call = _call(op, tuple((x.dtype, x.shape) for x in arrays))
+    given = [x if x.flags.c_contiguous else np.ascontiguousarray(x) for x in arrays]
+    outs = [np.empty(meta.shape, meta.dtype) for meta in call.outputs]
+    pairs = np.array([(x.ctypes.data, x.size) for x in (*given, *outs)], np.int64)
+    text = ctypes.create_string_buffer(200)
+    at, plan = call.attributes, call.attributes["plan"]
+    answer: Any = native().library
+    state = answer.tropical_network_now(
+        ctypes.c_void_p(plan.ctypes.data),
+        *(ctypes.c_int64(int(x)) for x in (plan.size, at["type"], at["algebra"], at["question"])),
+        ctypes.c_double(at["temperature"]),
+        ctypes.c_void_p(pairs.ctypes.data),
+        *(ctypes.c_int64(len(xs)) for xs in (given, outs)),
+        text,
+    )
+    if state:
+        raise BackendFailure(
+            where=f"native kernel of extension {op.family_id}",
+            given=text.value.decode() or "no memory for the results of the steps",
+            needed="a plan and operands that fit it, and room for the results",
+        )
+    return outs
+
+
+def kernels(family_id: str) -> ExtensionRuntimeSet:
+    """The kernel of a family of networks."""
+    return ExtensionRuntimeSet(Kernel(family_id, "cpu", _run, _declines, "native", _eager))
