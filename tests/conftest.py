@@ -50,6 +50,9 @@ JAX_WARNS_ON_GPUS = "ignore:Using reduced precision for gradient of reduce-windo
 
 MOST_MEMORY = 2 * 1024**3
 
+TIMES_AS_MANY = 5
+"""How many times as many cases of a test marked few the quick and slow tests together have."""
+
 
 def memory() -> int:
     """The most bytes that this process has held; on Linux what it holds now."""
@@ -89,9 +92,9 @@ def _count_traces_anew():
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Of a test marked few(n), `make test` has n cases; the others are slow. With a GPU or TPU
-    tests marked cpu are skipped.
+def pytest_collection_modifyitems(config, items):
+    """Of a test marked few(n), `make test` has n cases, `make test-slow` four times as many
+    others, and `make test-all` all. With a GPU or TPU tests marked cpu are skipped.
     """
     if jax.default_backend() != "cpu":
         why = pytest.mark.skip(reason="it needs kernels for the CPU, or eight devices")
@@ -102,9 +105,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("few") and not ALL:
             by_function[item.nodeid.split("[")[0]].append(item)
+    left_out = set()
     for cases in by_function.values():
         (count,) = cases[0].get_closest_marker("few").args
-        quick = set(map(id, few(cases, count)))
-        for item in cases:
-            if id(item) not in quick:
-                item.add_marker("slow")
+        chosen = few(cases, TIMES_AS_MANY * count)
+        for item in chosen[count:]:
+            item.add_marker("slow")
+        left_out |= set(map(id, cases)) - set(map(id, chosen))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+    items[:] = [item for item in items if id(item) not in left_out]

@@ -18,13 +18,9 @@ import networkx as nx
 import numpy as np
 import opt_einsum
 import pytest
-import scipy.optimize
-import scipy.sparse
 import shortest_paths
 import spin_glass
 import viterbi_decoding
-
-from ext_tropical import closure, min_plus
 
 from .sweep import times
 
@@ -37,18 +33,6 @@ PROGRAMS = sorted(
     for path in EXAMPLES.glob("*.py")
     if "def main()" in path.read_text() and "--picture" not in path.read_text()
 )  # those with pictures have a file of their own
-
-
-def integer_program(cost, constraints, bounds=(0, 1), integrality=1):
-    """HiGHS: the least cost over integers."""
-    solved = scipy.optimize.milp(
-        cost,
-        constraints=constraints,
-        bounds=scipy.optimize.Bounds(*bounds),
-        integrality=integrality,
-    )
-    assert solved.success, solved.message
-    return solved
 
 
 # Spin glasses
@@ -87,26 +71,6 @@ def least_energy_of_a_planar_lattice(rows, columns, couplings):
         (a, b, steps[a][b]) for a, b in itertools.combinations(frustrated, 2)
     )
     return -len(couplings) + 2 * sum(steps[a][b] for a, b in nx.min_weight_matching(pairs))
-
-
-def test_ground_states_against_all_states():
-    rows, columns = 4, 5
-    bonds = spin_glass.square_lattice(rows, columns)
-    couplings = spin_glass.random_couplings(bonds, samples=20, seed=1)
-    energies, spins = jax.vmap(lambda sample: spin_glass.ground_state(bonds, sample))(couplings)
-    sites = rows * columns
-    states = 1 - 2 * (np.arange(2 ** (sites - 1))[:, None] >> np.arange(sites) & 1).astype(
-        np.float32
-    )  # the last spin is up
-    products = states[:, bonds[:, 0]] * states[:, bonds[:, 1]]
-    np.testing.assert_array_equal(energies, -(products @ couplings.T).max(0))
-    np.testing.assert_array_equal(
-        energies, [least_energy_of_a_planar_lattice(rows, columns, sample) for sample in couplings]
-    )
-    spins = np.asarray(spins)
-    np.testing.assert_array_equal(
-        energies, -(couplings * spins[:, bonds[:, 0]] * spins[:, bonds[:, 1]]).sum(1)
-    )
 
 
 def judge_printed_energies(printed):
@@ -162,40 +126,7 @@ def judge_printed_sets(printed):
         assert not graph.subgraph(nodes).edges
 
 
-def test_a_heaviest_set_against_integer_programming():
-    graph = independent_sets.named_graph("cubical")
-    incidence = nx.incidence_matrix(graph).T
-    for weights in (
-        np.random.default_rng(0).integers(1, 20, (times(10), len(graph))).astype(np.float64)
-    ):
-        value, nodes = independent_sets.maximum_independent_set(graph, weights)
-        assert (
-            value
-            == weights[nodes].sum()
-            == -integer_program(-weights, scipy.optimize.LinearConstraint(incidence, ub=1)).fun
-        )
-        np.testing.assert_array_equal(
-            independent_sets.indicator(graph, weights), np.isin(range(8), nodes)
-        )
-
-
 # Shortest paths
-
-
-def test_shortest_paths_against_scipy():
-    names, lengths = shortest_paths.characters()
-    assert (len(names), np.isfinite(lengths).sum()) == (77, 2 * 254)
-    paths = closure(lengths, semiring=min_plus)
-    want = scipy.sparse.csgraph.dijkstra(np.where(np.isfinite(lengths), lengths, 0))
-    np.testing.assert_allclose(paths.value, want, rtol=1e-14)
-    for source, target in (
-        np.random.default_rng(0).integers(len(names), size=(times(20), 2)).tolist()
-    ):
-        nodes = shortest_paths.path(paths, source, target)
-        assert (nodes[0], nodes[-1]) == (source, target)
-        assert sum(lengths[a, b] for a, b in itertools.pairwise(nodes)) == pytest.approx(
-            want[source, target], rel=1e-14
-        )
 
 
 def test_the_gradient_counts_the_paths_through_an_edge():
@@ -222,8 +153,8 @@ def random_sequence(rng, length):
     return "".join(rng.choice(list("ARNDCQEGHILKMFPSTVWY"), length))
 
 
-@pytest.mark.parametrize("gap", [1.0, 4.0, 8.0, 11.0])
-def test_alignment_against_biopython(gap):
+def test_alignment_against_biopython():
+    gap = 4.0
     judge = pytest.importorskip("Bio.Align")
     sequence_alignment = importlib.import_module("sequence_alignment")  # which imports it too
     rng = np.random.default_rng(0)
@@ -264,10 +195,7 @@ def joint(network):
     )
 
 
-EVIDENCE = [{}, {6: 0}, {0: 0, 6: 0, 7: 0}, {5: 1, 3: 1}, dict.fromkeys(range(8), 1)]
-
-
-@pytest.mark.parametrize("evidence", EVIDENCE, ids=str)
+@pytest.mark.parametrize("evidence", [{}, {0: 0, 6: 0, 7: 0}], ids=str)
 def test_asia_against_all_states(evidence):
     network = bayesian_network.read("asia").network
     table = joint(network)
@@ -286,40 +214,6 @@ def test_asia_against_all_states(evidence):
     for variable, share in given.marginals().items():
         want = table.sum(tuple(a for a, v in enumerate(left) if v != variable)) / table.sum()
         np.testing.assert_allclose(share, want, rtol=1e-11, atol=1e-15)
-
-
-def most_probable_by_integer_programming(network, evidence):
-    """One unknown for each entry of each table, with the values of its variables agreed between
-    tables; the log probability.
-    """
-    sizes = [network.variables[v] for v in range(len(network.variables))]
-    tables = probabilities(network)
-    cost, upper, rows, right = [], [], [], []
-    first = np.cumsum([0, *sizes])
-    unknowns = first[-1] + sum(table.size for table in tables)
-    for variable, size in enumerate(sizes):
-        row = np.zeros(unknowns)
-        row[first[variable] : first[variable + 1]] = 1
-        rows.append(row)
-        right.append(1)
-        cost += [0.0] * size
-        upper += (
-            np.isin(np.arange(size), evidence.get(variable, np.arange(size))).astype(float).tolist()
-        )
-    for scope, table in zip(network.scopes, tables):
-        numbers = len(cost) + np.arange(table.size).reshape(table.shape)
-        cost += (-np.log(np.where(table > 0, table, 1))).ravel().tolist()
-        upper += (table > 0).astype(float).ravel().tolist()
-        for axis, variable in enumerate(scope):
-            for value in range(table.shape[axis]):
-                row = np.zeros(unknowns)
-                row[numbers.take(value, axis)] = 1
-                row[first[variable] + value] = -1
-                rows.append(row)
-                right.append(0)
-    equal = scipy.optimize.LinearConstraint(scipy.sparse.csr_array(np.array(rows)), right, right)
-    solved = integer_program(np.array(cost), equal, (0, np.array(upper)))
-    return -solved.fun
 
 
 # Evidence, and its probability as pyAgrum 3.3.1 has it from the BIF file (it keeps entries of
@@ -342,13 +236,10 @@ def test_alarm_is_the_published_network():
 
 
 @pytest.mark.parametrize(("evidence", "probability"), ALARMS, ids=str)
-def test_alarm_against_integer_programming_and_sums(evidence, probability):
+def test_alarm_against_sums_and_published_probabilities(evidence, probability):
     network = bayesian_network.read("alarm").network
     given = network.given(evidence)
     best = given.best()
-    assert float(best.value) == pytest.approx(
-        most_probable_by_integer_programming(network, evidence), rel=1e-9
-    )
     state = evidence | {variable: int(i) for variable, i in best.labels.items()}
     chosen = [
         np.log(table[tuple(state[v] for v in scope)])

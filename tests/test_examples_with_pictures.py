@@ -19,8 +19,6 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from ext_tropical import viterbi
-
 from .sweep import times
 
 pytestmark = pytest.mark.slow
@@ -167,12 +165,6 @@ def test_a_learned_map_against_dijkstra_and_networkx():
             assert graph[source, target] == pytest.approx(want, rel=1e-5)
 
 
-def test_training_finds_the_times_of_roads():
-    layer = importlib.import_module("shortest_path_layer")
-    _, losses = layer.train(layer.maps(2, 12, seed=3), trips=20, steps=30)
-    assert losses[-1] < 0.7 * losses[0]
-
-
 # A conditional random field
 
 
@@ -220,20 +212,6 @@ def test_a_tagger_against_crfsuite(tmp_path):
     loss = trainer.logparser.last_iteration["loss"]
     assert crf.loss(theirs, known) == pytest.approx(loss, rel=1e-3)
     assert crf.loss(crf.train(known, 100), known) < 1.001 * loss
-
-
-def test_the_best_tags_are_those_of_viterbi():
-    crf = importlib.import_module("crf_tagger")
-    given = crf.lines(fnmatch)
-    rng = np.random.default_rng(0)
-    shapes = ((len(crf.NEAR), crf.CHARACTERS, len(crf.TAGS)), (len(crf.TAGS), len(crf.TAGS)))
-    model = crf.Model(*(rng.normal(size=shape).astype(np.float32) for shape in shapes))
-    best = np.asarray(crf.shares(crf.max_plus, model, given).argmax(-1))
-    scores = crf.scores(model, given)
-    for line in range(3):
-        length = given.inside[line].sum()
-        states = viterbi(np.zeros(len(crf.TAGS)), model.follows, scores[line, :length]).states
-        np.testing.assert_array_equal(best[line, :length], states)
 
 
 # Tropical attention

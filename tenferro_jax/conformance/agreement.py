@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.export
@@ -16,25 +19,27 @@ from ..errors import ShapeError
 from ..extension.contract import lowered
 from ..extension.primitive import apply, save_families
 from ..extension.routes import current_platform
-from ..extension.runtimes import RouteKind
+from ..extension.runtimes import ExtensionRuntimeSet, RouteKind
 from ..graph.graph import Graph
 from ..io.export import export
 from ..io.exported import load_exported
-from ..shapes import PyTree, meta_of, struct
+from ..shapes import PyTree, is_inexact, meta_of, struct
 from .batches import columns
-from .breaches import Broken, NotApplicable, breaking
-from .each_route import SAME
+from .declarations import graph_of, run_host_form, symbolic_graph
 from .examples import (
     Array,
     Inputs,
     cast,
+    grown,
     in_32_bits,
+    in_other_dtypes,
+    is_half,
     listed,
     of_other_sizes,
 )
 from .held import read_globals
-from .inference import graph_of, run_host_form, symbolic_graph
 from .op_subject import OpSubject
+from .report import Broken, NotApplicable, breaking, one_line
 from .smooth import smooth
 from .subject import Claim
 
@@ -233,7 +238,7 @@ def _zeros(call: Call, *xs: Array) -> Outputs:
 
 
 def control_flow(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Runs inside scan, while, cond and switch."""
+    """Runs inside scan, while and cond."""
     elements = subject.rows(inputs, 2)
     want = subject.expected(inputs)
     call = subject.call
@@ -247,14 +252,10 @@ def control_flow(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
             lambda s: s[0] < n, lambda s: (s[0] + 1, call(*xs)), (jnp.int32(0), start)
         )[1]
 
-    def switched(n: Array, *xs: Array) -> PyTree:
-        return jax.lax.switch(n, [functools.partial(_zeros, call), call, call], *xs)
-
     chosen = functools.partial(_chosen, call)
     claims = [
         Claim("while", counted, (np.int32(2), *inputs), want),
         Claim("cond", chosen, (np.True_, *inputs), want),
-        Claim("switch", switched, (np.int32(1), *inputs), want),
     ]
     if inputs:
         both = columns(map(subject.expected, elements))
@@ -298,25 +299,19 @@ def _pulled(f: Call, cotangents: Sequence[Array], *xs: Array) -> Sequence[jax.Ar
 
 
 def checked_tracing(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Traces under jax.checking_leaks and jax.enable_checks: no tracer leaks, and no check of JAX
-    fails.
+    """Traces the op, and its derivative if it has one, under jax.checking_leaks and
+    jax.enable_checks: no tracer leaks, and no check of JAX fails.
     """
-    _trace_checked(subject.call, inputs)
-    yield
-
-
-def checked_derivative(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Traces the derivative in the same way."""
-    view = smooth(subject, inputs)
-    pulled = functools.partial(_pulled, view.function(view.active), view.cotangents(subject.rng))
-    _trace_checked(pulled, view.at(view.active))
-    yield
-
-
-def _trace_checked(fn: Callable[..., PyTree], inputs: Inputs) -> None:
+    programs: list[tuple[Callable[..., PyTree], Inputs]] = [(subject.call, inputs)]
+    with contextlib.suppress(NotApplicable):
+        view = smooth(subject, inputs)
+        f, w = view.function(view.active), view.cotangents(subject.rng)
+        programs.append((functools.partial(_pulled, f, w), view.at(view.active)))
     fix = "Do not keep a traced value after the call that received it."
-    with jax.checking_leaks(), jax.enable_checks(True), breaking("X4.1", "tracing", fix):
-        jax.jit(lambda *xs: fn(*xs)).trace(*inputs)
+    for fn, args in programs:
+        with jax.checking_leaks(), jax.enable_checks(True), breaking("X4.1", "tracing", fix):
+            jax.jit(lambda *xs, fn=fn: fn(*xs)).trace(*args)
+        yield
 
 
 def single_precision(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
@@ -339,3 +334,84 @@ def single_precision(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         raise Broken("X7.7", "a 64-bit output while 64-bit types are off", fix)
     subject.require_equal("64-bit types off", got, want, "X7.1", fix)
     yield
+
+
+SAME = "Let every route compute the same; state a tolerance where rounding may differ."
+
+
+def routes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
+    """Runs each route alone, in every precision and at other sizes; compares it with the oracle, or
+    else with the lowering or the host form.
+    """
+    elsewhere = [
+        k.platform
+        for k in subject.runtimes
+        if k.family_id == subject.op.family_id and k.platform != current_platform()
+    ]
+    unchecked = (
+        f"the kernel for {' and '.join(sorted(elsewhere))} was not run: this is "
+        f"{current_platform()}"
+        if elsewhere
+        else ""
+    )
+    ways = _in_order(subject, inputs)
+    if len(ways) < 2 and not subject.oracle:
+        reason = f"one route, {ways[0][0]}, and no oracle" if ways else "no route"
+        raise NotApplicable(
+            "; ".join(filter(None, (reason, unchecked))),
+            "Pass oracle=, a NumPy function of the inputs.",
+        )
+    made = [
+        inputs,
+        *subject.accepted(itertools.chain(in_other_dtypes(inputs), of_other_sizes(inputs, (1,)))),
+    ]
+    made += subject.accepted([grown(inputs)]) or subject.accepted(of_other_sizes(inputs, (2, 3)))
+    answers = [_answer(subject, xs, i == 0) for i, xs in enumerate(made)]
+    against = "the oracle" if subject.oracle else ways[0][0]
+    claims = [
+        Claim(
+            f"route {way} for {listed(xs)}, against {against}",
+            functools.partial(apply, subject.op, runtimes=alone),
+            xs,
+            i,
+        )
+        for i, xs in enumerate(made)
+        for way, alone in _in_order(subject, xs)
+    ]
+    results = subject.results(claims, "X8.3", "See the error.")
+    for (what, _, xs, i), got in zip(claims, results, strict=True):
+        want = answers[i]
+        if want is None:
+            want = answers[i] = got
+        elif any(is_half(x.dtype) for x in xs) and len(got) == len(want):
+            # An integer output that depends on rounded values, such as the index of the largest,
+            # may differ by the rounding.
+            judged = [is_inexact(y) for y in got]
+            got, want = (list(itertools.compress(outs, judged)) for outs in (got, want))
+        fix = "Correct what computes this, or the oracle." if subject.oracle else SAME
+        subject.require_equal(what, got, want, "X8.10", fix)
+        yield unchecked or None
+
+
+def _in_order(subject: OpSubject, inputs: Inputs) -> list[tuple[str, ExtensionRuntimeSet]]:
+    """The routes that can run these inputs, kernels last."""
+    return sorted(subject.ways(inputs).items(), key=lambda way: way[0].startswith("kernel"))
+
+
+def _answer(subject: OpSubject, inputs: Inputs, is_example: bool) -> Any:
+    """The oracle's outputs; None without an oracle, or if it does not take inputs made from the
+    example.
+    """
+    if not subject.oracle:
+        return None
+    try:
+        return subject.of_oracle(subject.oracle, inputs)
+    except Broken:
+        raise
+    except Exception as error:
+        if is_example:
+            text = f"the oracle for the example: {one_line(error)}"
+            raise Broken("X8.10", text, "Correct the oracle.") from error
+        note = f"no oracle there: it raises {type(error).__name__} for {listed(inputs)}"
+        subject.notes.update({note: None})
+        return None

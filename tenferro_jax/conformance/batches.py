@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -14,11 +13,10 @@ import numpy as np
 
 from ..extension.runtimes import RouteKind
 from ..extension.sharding import split_of
-from ..jax_seam import x64_elsewhere, x64_here
 from ..shapes import PyTree, meta_of
-from .breaches import Broken, NotApplicable, breaking
 from .examples import Array, Inputs, replaced
 from .op_subject import OpSubject
+from .report import Broken, NotApplicable, breaking
 from .smooth import Smooth, smooth
 from .subject import Axes, Claim, Subject
 
@@ -240,18 +238,16 @@ def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """shard_map with one element on each device, checked and unchecked; and with one input spread
     and the others replicated.
     """
-    mesh = _mesh()
-    elements = _elements(subject, inputs, mesh.size)
-    cases = _shard_maps(subject, mesh, len(inputs))
+    cases = _shard_maps(subject, _mesh(), len(inputs))
+    elements = _elements(subject, inputs, _mesh().size)
     yield from subject.hold(_values(subject, elements, cases), "X13.4", ONE_DEVICE)
 
 
 def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The derivative through shard_map is that of each element, summed for replicated inputs."""
     view = smooth(subject, inputs)
-    mesh = _mesh()
-    elements, cases = subject.rows(view.inputs, mesh.size), _shard_maps(subject, mesh, len(inputs))
-    claims = _derivatives(view, elements, cases, by_vmap=False)
+    cases = _shard_maps(subject, _mesh(), len(inputs))
+    claims = _derivatives(view, subject.rows(view.inputs, _mesh().size), cases, by_vmap=False)
     yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
 
@@ -266,17 +262,6 @@ def named_sharding(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     want = columns(map(subject.expected, elements))
     claim = Claim("jit of vmap on spread arrays", jax.vmap(subject.call), placed, want)
     yield from subject.hold([claim], "X13.3", ONE_DEVICE)
-
-
-@contextlib.contextmanager
-def _in_all_threads() -> Iterator[None]:
-    """64-bit types as here in the threads of XLA's partitioner too: only then an op is split."""
-    before = x64_elsewhere()
-    jax.config.update("jax_enable_x64", x64_here())
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_x64", before)
 
 
 def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
@@ -310,8 +295,7 @@ def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
             for x, place in zip(longer, places, strict=True)
         )
         claim = Claim(f"{factor} split", subject.call, placed, subject.expected(longer))
-        with _in_all_threads():
-            yield from subject.hold([claim], "X13.10", fix)
+        yield from subject.hold([claim], "X13.10", fix)
 
 
 def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:

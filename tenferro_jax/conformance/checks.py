@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from . import (
-    agreement,
-    batches,
-    derivatives,
-    each_route,
-    function_checks,
-    inference,
-    payloads,
-    precisions,
-    slots,
-)
+from . import agreement, batches, declarations, derivatives, function_checks, precisions
 from .examples import Inputs
 from .report import Finding
 
@@ -64,19 +54,19 @@ LINEARLY = (
 )
 
 CHECKS = (
-    Check("L1", inference.meta, ("X7.1", "X6.3", "X6.4", "X8.7")),
-    Check("L1", inference.symbolic_sizes, ("X7.2", "X7.3", "X7.4")),
-    Check("L1", inference.lowering, ("X8.5", "X4.3")),
-    Check("L2", payloads.family_id, ("X5.1", "X5.3")),
-    Check("L2", payloads.arity, ("X6.1",)),
-    Check("L2", payloads.identity, ("X5.6", "X5.8", "X4.2")),
-    Check("L2", payloads.others, ("X5.8",)),
-    Check("L2", payloads.immutable, ("X4.1",), RUNS),
+    Check("L1", declarations.meta, ("X7.1", "X6.3", "X6.4", "X8.7")),
+    Check("L1", declarations.symbolic_sizes, ("X7.2", "X7.3", "X7.4")),
+    Check("L1", declarations.lowering, ("X8.5", "X4.3")),
+    Check("L2", declarations.family_id, ("X5.1", "X5.3")),
+    Check("L2", declarations.arity, ("X6.1",)),
+    Check("L2", declarations.identity, ("X5.6", "X5.8", "X4.2")),
+    Check("L2", declarations.others, ("X5.8",)),
+    Check("L2", declarations.immutable, ("X4.1",), RUNS),
     Check("L3", derivatives.differentiable_form, ("X10.12",), RUNS),
     Check("L3", derivatives.derivative_metas, ("X10.8", "X10.4", "X6.5"), RUNS),
     Check("L3", derivatives.jvp, ("X10.6",), DIFFERENTIATES),
     Check("L3", derivatives.linear, ("X10.6", "X10.3", "X10.4"), DIFFERENTIATES),
-    Check("L3", slots.inactive_slots, ("X10.4",), DIFFERENTIATES),
+    Check("L3", derivatives.inactive_slots, ("X10.4",), DIFFERENTIATES),
     Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
     Check("L3", function_checks.linear_in_cotangent, ("X10.7",), DIFFERENTIATES, LINEARLY),
     Check("L3", function_checks.vjp, ("X10.7",), DIFFERENTIATES, REVERSE),
@@ -89,11 +79,10 @@ CHECKS = (
     Check("L5", agreement.host_form, ("X8.7", "X8.8", "X4.3")),
     Check("L5", agreement.value, ("X8.1", "X4.3")),
     Check("L5", agreement.repeated, ("X4.3", "X8.7", "X13.3"), RUNS),
-    Check("L5", each_route.routes, ("X8.10", "X8.3"), RUNS),
+    Check("L5", agreement.routes, ("X8.10", "X8.3"), RUNS),
     Check("L5", agreement.control_flow, ("X13.3",), RUNS),
     Check("L5", agreement.derivatives_inside, ("X13.3", "X13.6"), (*DIFFERENTIATES, "adjoint")),
-    Check("L5", agreement.checked_tracing, ("X4.1",), RUNS),
-    Check("L5", agreement.checked_derivative, ("X4.1",), DIFFERENTIATES),
+    Check("L5", agreement.checked_tracing, ("X4.1",), DIFFERENTIATES),
     Check("L5", agreement.single_precision, ("X7.1", "X7.7"), RUNS),
     Check("L5", batches.shard_map, ("X13.4",), (*RUNS, "vmap")),
     Check(
@@ -105,8 +94,8 @@ CHECKS = (
     Check("L5", agreement.engine, ("X8.9", "X8.10", "X7.4"), (*RUNS, "symbolic_sizes")),
     Check("L5", agreement.exported, ("X13.7", "X11.1"), (*RUNS, "routes")),
     Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "routes", "symbolic_sizes")),
-    Check("L6", payloads.payload_text, ("X5.9",)),
-    Check("L6", payloads.wrong_inputs, ("X7.6", "X7.1"), RUNS),
+    Check("L6", declarations.payload_text, ("X5.9",)),
+    Check("L6", declarations.wrong_inputs, ("X7.6", "X7.1"), RUNS),
 )
 
 OF_OPS_ALONE = (
@@ -116,7 +105,6 @@ OF_OPS_ALONE = (
     "control_flow",
     "derivatives_inside",
     "checked_tracing",
-    "checked_derivative",
     "single_precision",
     "shard_map",
     "shard_map_derivative",

@@ -17,13 +17,22 @@ from ..extension.function_op import FunctionOp
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..shapes import PyTree
-from .breaches import Broken, NotApplicable, as_broken, causes, failure, one_line, unsupported
 from .checks import CHECKS, FIRST, FUNCTION_CHECKS, Check
 from .examples import Inputs, of_function, smaller
-from .function_subject import FunctionSubject
 from .op_subject import OpSubject
-from .report import ConformanceReport, Finding, Verdict
-from .subject import Oracle, Subject
+from .report import (
+    Broken,
+    ConformanceReport,
+    Finding,
+    NotApplicable,
+    Verdict,
+    as_broken,
+    causes,
+    failure,
+    one_line,
+    unsupported,
+)
+from .subject import FunctionSubject, Oracle, Subject
 
 SECONDS_TO_SHRINK = 2.0
 

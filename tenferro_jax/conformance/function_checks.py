@@ -13,13 +13,11 @@ import jax.export
 import numpy as np
 
 from ..shapes import is_inexact
-from .breaches import Broken, NotApplicable, breaking, one_line
 from .examples import Array, Inputs, inner, largest, replaced
-from .finite_differences import Derivative
-from .function_subject import FunctionSubject
 from .held import read_globals
-from .smooth import ROUNDINGS, Smooth, smooth
-from .subject import Subject, in_terms_of
+from .report import Broken, NotApplicable, breaking, one_line
+from .smooth import ROUNDINGS, Derivative, Smooth, smooth
+from .subject import FunctionSubject, Subject, in_terms_of
 
 LARGE, LITTLE = 1024.0, 1 / 1024
 
@@ -52,7 +50,7 @@ def vjp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     no forward mode.
     """
     view = smooth(subject, inputs)
-    subject.require_reverse_alone(view)
+    view.require_reverse_alone()
     rng = subject.rng
     v, cotangents = view.random(view.at(view.active), rng), view.cotangents(rng)
     for mask in view.masks():
@@ -121,7 +119,7 @@ def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
     mode.
     """
     view = smooth(subject, inputs)
-    subject.require_reverse_alone(view)
+    view.require_reverse_alone()
     rng = subject.rng
     w, u = view.cotangents(rng), view.cotangents(rng)
     both = tuple((3 * a - 0.5 * b).astype(a.dtype) for a, b in zip(w, u, strict=True))

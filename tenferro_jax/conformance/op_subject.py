@@ -6,11 +6,13 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ADRuleError, TenferroError, Unsupported
@@ -23,12 +25,11 @@ from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet, is_stated
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..shapes import Shaped, TensorMeta, meta_of
-from .breaches import Broken, NotApplicable, one_line, unsupported
 from .examples import Array, Inputs, cast, in_32_bits, is_half, read_examples
 from .held import all_wide, coarsest
-from .smooth import DECLARED, Smooth
+from .report import Broken, NotApplicable, one_line, unsupported
+from .smooth import DECLARED
 from .subject import Oracle, Subject
-from .words import in_words_of
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -108,7 +109,7 @@ class OpSubject(Subject):
         if any((op.function.jvp, op.function.fwd, op.function.transpose)):
             return None
         plain = copy.copy(self)
-        plain._results, plain._missing, plain.programs = {}, {}, {}
+        plain._results, plain.missing, plain.programs = {}, {}, {}
         plain.is_plain = True
         plain.call = functools.partial(_called, op)  # type: ignore[method-assign]
         return plain
@@ -150,26 +151,15 @@ class OpSubject(Subject):
         metas = self.metas(inputs)
         if metas is None or len(metas) != len(outs):
             return outs
-        with np.errstate(all="ignore"):
-            fitted = [
-                y if np.iscomplexobj(y) else y.astype(m.dtype)
-                for y, m in zip(outs, metas, strict=True)
-            ]
-        for i, (y, new, m) in enumerate(zip(outs, fitted, metas, strict=True)):
-            if np.iscomplexobj(y) and jax.numpy.issubdtype(m.dtype, jax.numpy.complexfloating):
-                fitted[i] = y.astype(m.dtype)
-            elif np.iscomplexobj(y) or (
-                not jax.numpy.issubdtype(m.dtype, jax.numpy.inexact) and (new != y).any()
-            ):
-                problem = (
-                    f"the oracle's output {i} is {TensorMeta(y.dtype, y.shape)}, whose "
-                    f"values {m.dtype} does not hold"
-                )
-                raise Broken(
-                    "X8.10",
-                    problem,
-                    "Let the oracle and infer_output_meta agree on the kind of number.",
-                )
+        fitted = []
+        for i, (y, (dtype, _)) in enumerate(zip(outs, metas, strict=True)):
+            narrows = np.iscomplexobj(y) and not jnp.issubdtype(dtype, jnp.complexfloating)
+            with np.errstate(all="ignore"):
+                fitted.append(y.real.astype(dtype) if narrows else y.astype(dtype))
+            if narrows or (not jnp.issubdtype(dtype, jnp.inexact) and (fitted[i] != y).any()):
+                problem = f"the oracle's output {i} is {TensorMeta(y.dtype, y.shape)}, whose values"
+                fix = "Let the oracle and infer_output_meta agree on the kind of number."
+                raise Broken("X8.10", f"{problem} {dtype} does not hold", fix)
         return fitted
 
     def routes(self, inputs: Sequence[Shaped]) -> tuple[RouteKind, ...]:
@@ -255,17 +245,45 @@ class OpSubject(Subject):
             return error.given
         return one_line(error) if self.is_plain and unsupported(error) else ""
 
-    def also_missing(self, view: Smooth, reverse: bool) -> str:
-        """Why the author's function has no derivative without the op either; or ""."""
-        plain = self.plain_subject()
-        return "" if plain is None else plain.missing(view._replace(subject=plain), reverse)
-
-    def require_reverse_alone(self, view: Smooth) -> None:
-        """Raise NotApplicable if the op has forward mode."""
-        if not self.missing(view, False):
-            raise NotApplicable("jvp and adjoint check both modes")
-
 
 def _called(op: FunctionExtension, *arrays: Array) -> tuple[jax.Array, ...]:
     results = op.function.body(*op.arguments.unflatten(arrays), **op.payload)
-    return tuple(map(jax.numpy.asarray, jax.tree.leaves(results)))
+    return tuple(map(jnp.asarray, jax.tree.leaves(results)))
+
+
+TWICE = re.compile(r"\b([\w ]+?)(?:, or what| or|, or write) \1\b(?: emits,)?")
+
+
+def in_words_of(op: ExtensionOp, text: str) -> str:
+    """The text with the names under which the author of the op gave its parts.
+
+    Example:
+      >>> import tenferro_jax as tj
+      >>> soft = tj.op("docs-words.soft.v1")(lambda x: x)
+      >>> soft.defjvp(lambda primals, outputs, tangents: tangents[0]) and in_words_of(
+      ...     soft.op(), "Correct transpose_rule or linearize.")
+      'Correct defjvp.'
+    """
+    if not isinstance(op, FunctionExtension):
+        return text
+    given = op.function
+    rule = "defjvp" if given.jvp else "bwd" if given.fwd else ""
+    rule = rule or ("def_transpose" if given.transpose else "the function")
+    infers = "def_infer" if given.infer else "the function"
+    for name, written in (
+        ("Override lower_to_standard_ops( or sharding_rule)?", r"Return arrays from the function"),
+        (r"Override (linearize|transpose_rule|it\b)", "Write @f.defjvp"),
+        ("Override ", "Write f."),
+        (r"linearize|transpose_rule", rule),
+        ("infer_output_meta and the implementation", f"{infers} and what computes the result"),
+        ("infer_output_meta", infers),
+        ("eager_execute|the host form", "def_host"),
+        (r"batched\((in_axes)?\)", "def_vmap"),
+        ("differentiable_form", "fwd"),
+        ("sharding_rule", "def_sharding"),
+        (r"\b([Tt])he lowering\b", r"\1he function"),
+        (r"\blowerings\b", "functions"),
+        ("lower_to_standard_ops", "the function"),
+    ):
+        text = re.sub(name, written, text)
+    return TWICE.sub(r"\1", text)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..shapes import is_inexact
-from .breaches import Broken, NotApplicable, breaking
 from .examples import Array, Inputs, cast, first_wrong, largest, listed
 from .held import all_wide
+from .report import Broken, NotApplicable, breaking
 from .smooth import Smooth, in_each_dtype, smooth
 from .subject import Subject, in_terms_of
 
@@ -56,7 +56,7 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         try:
             yield from _compared(wide, narrow, single, modes)
         except Broken as broken:
-            reason = subject.limit(broken) or subject.also_missing(narrow, True in modes)
+            reason = subject.limit(broken) or narrow.missing_plainly(reverse=True in modes)
             if not reason:
                 if subject.keyed:
                     text = f"from a random key JAX draws other numbers in {dtype}"

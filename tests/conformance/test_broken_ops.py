@@ -11,7 +11,7 @@ from ..helpers import ends_in
 from .broken_ops import DEFECTS, arguments
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(14)
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_found_and_its_repair_accepted(name):
     defect = DEFECTS[name]

@@ -49,7 +49,7 @@ DERIVATIVES = (
         "second_order",
     ),
     "vmap_of_grad",
-    *("derivatives_inside", "checked_derivative", "shard_map_derivative"),
+    *("derivatives_inside", "shard_map_derivative"),
 )
 DECLINES = dict.fromkeys(("explicit_mesh", "exported", "exported_sizes"), "the op has no lowering")
 NO_LOWERING = DECLINES | {"lowering": "the op has no lowering"}

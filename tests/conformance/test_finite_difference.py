@@ -5,7 +5,7 @@ are none.
 import numpy as np
 import pytest
 
-from tenferro_jax.conformance.finite_differences import directional
+from tenferro_jax.conformance.smooth import directional
 
 X = np.array([0.3, -1.7, 2.5])
 V = np.array([1.0, -0.5, 2.0])

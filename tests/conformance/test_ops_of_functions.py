@@ -31,7 +31,7 @@ def verdicts(report):
     return {finding.check: finding.verdict for finding in report.findings}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore")  # of casts of integers, in wrong_inputs
 @pytest.mark.parametrize("name", [*FIXED, *PUBLISHED])
 def test_functions_that_are_taken_as_they_are(name):
@@ -69,12 +69,14 @@ def of_sign(x):
 def test_the_gradient_of_a_mapped_op_of_a_cond():
     f = published(of_sign, derive=True)
     xs = jnp.array([[0.5, 2.0], [3.0, -1.0]])
-    got = jax.grad(lambda xs: jax.vmap(f)(xs).sum())(xs)
+    got = jax.jit(jax.grad(lambda xs: jax.vmap(f)(xs).sum()))(xs)
     assert got.tolist() == [[1.0, 1.0], [6.0, -2.0]]
-    twice = jax.vmap(jax.vmap(f, 1), 1)
     cube = jnp.stack([xs, xs + 4])
-    want = jax.grad(lambda c: jax.vmap(jax.vmap(of_sign, 1), 1)(c).sum())(cube)
-    assert (jax.grad(lambda c: twice(c).sum())(cube) == want).all()
+    got, want = (
+        jax.jit(jax.grad(lambda c, g=g: jax.vmap(jax.vmap(g, 1), 1)(c).sum()))(cube)
+        for g in (f, of_sign)
+    )
+    assert (got == want).all()
 
 
 def sine(rule=None):
@@ -115,15 +117,16 @@ def test_an_oracle_that_gives_no_answer_for_the_example_is_a_failure(oracle, sai
 def test_a_function_that_is_linear_in_one_argument(right):
     f = published(lambda a, x: a @ x)
     f.def_transpose(lambda c, a, x: (None, (a.T if right else a) @ c), argnums=1)
-    report = tj.check(f, np.array([[1.0, 2.0], [3.0, 4.0]]), X[:2])
+    checks = ("vjp", "adjoint", "linear_transpose", "precisions")
+    report = tj.check(f, np.array([[1.0, 2.0], [3.0, 4.0]]), X[:2], only=checks)
     assert report.ok is right
     if not right:
         assert {"vjp", "adjoint"} & {x.check for x in report.failures}
 
 
-@pytest.mark.parametrize("f", [jnp.linalg.inv, jnp.linalg.cholesky])
-def test_a_dtype_that_lapack_does_not_have(f):
-    assert tj.check(published(f), np.array([[2.0, 0.3], [0.3, 1.5]]), only=("precisions",)).ok
+def test_a_dtype_that_lapack_does_not_have():
+    matrix = np.array([[2.0, 0.3], [0.3, 1.5]])
+    assert tj.check(published(jnp.linalg.cholesky), matrix, only=("precisions",)).ok
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,7 @@ def narrow_inside(x):
 def test_functions_and_ops_are_judged_alike(take):
     (lost,) = tj.check(take(narrow), X, only=("precisions",)).failures
     assert "the result for float64 arguments: float32" in lost.problem
-    inside = tj.check(take(narrow_inside), X)
+    inside = tj.check(take(narrow_inside), X, only=("jvp", "adjoint", "precisions"))
     assert inside.ok, str(inside)
     assert "float32 arithmetic inside" in str(inside)
 

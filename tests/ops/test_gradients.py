@@ -98,7 +98,7 @@ DIFFERENTIABLE = [
 ids = [f"{i} {type(c[0]).__name__}" for i, c in enumerate(DIFFERENTIABLE)]
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(28)
 @pytest.mark.parametrize(("op", "inputs"), DIFFERENTIABLE, ids=ids)
 def test_first_order(op, inputs):
     require_float64(op)
