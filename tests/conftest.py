@@ -36,8 +36,8 @@ hypothesis.settings.register_profile("fixed sample", derandomize=True, deadline=
 hypothesis.settings.register_profile("all", deadline=None, database=None)
 hypothesis.settings.load_profile("all" if ALL else "fixed sample")
 
-# LLVM's optimiser takes a third of the time, and is not what the tests outside ext_tropical judge;
-# `make test-all` runs with it.
+# LLVM's optimiser takes a third of the time, and is not what quick tests and those outside
+# ext_tropical judge; `make test-all` runs with it.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not ALL))
 jax.config.update("jax_disable_most_optimizations", not ALL)
 jax.config.update("jax_enable_x64", True)
@@ -75,8 +75,9 @@ def _forget_programs():
 
 @pytest.fixture(autouse=True, scope="module")
 def _optimise_kernels(request):
-    """What XLA makes of the tropical kernels is tested as users have it."""
-    quickly = not ALL and not {"ext_tropical", "test_examples.py"} & set(request.path.parts)
+    """`make test-slow` tests what XLA makes of the tropical kernels as users have it."""
+    kernels = {"ext_tropical", "test_examples.py"} & set(request.path.parts)
+    quickly = not ALL and ("not slow" in request.config.option.markexpr or not kernels)
     if quickly != jax.config.read("jax_disable_most_optimizations"):
         jax.clear_caches()
         jax.config.update("jax_disable_most_optimizations", quickly)
