@@ -315,13 +315,7 @@ def check(
         "order": order,
         "seed": seed,
     }
-    return examination(target, _all(args, examples), settings).report(only)
-
-
-def _all(
-    args: Sequence[PyTree], examples: Sequence[Sequence[PyTree]]
-) -> Sequence[Sequence[PyTree]]:
-    return [*([args] if args else []), *examples]
+    return examination(target, [*filter(None, [args]), *examples], settings).report(only)
 
 
 def conformance_tests(
@@ -361,7 +355,8 @@ def conformance_tests(
     )
     def test(check: str) -> None:
         if not made:
-            made.append(examination(target, _all(args, examples), DEFAULTS | settings))
+            given = [*filter(None, [args]), *examples]
+            made.append(examination(target, given, DEFAULTS | settings))
         finding = made[0].finding(check)
         if finding.verdict is Verdict.NOT_APPLICABLE:
             pytest.skip(finding.problem)
