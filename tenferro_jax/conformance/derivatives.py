@@ -13,9 +13,9 @@ import numpy as np
 
 from ..errors import ADRuleError, TenferroError
 from ..extension.carrier import Extension
+from ..extension.contract import inherited
 from ..extension.primitive import apply
 from ..extension.rules import absent, is_stated, linearize, present
-from ..extension.contract import inherited
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
 from .examples import Array, Inputs, first_wrong, in_each_precision, inner, largest, listed
