@@ -7,6 +7,7 @@ There is no recursion: chains of any length are read with a list.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias, TypeGuard
 
@@ -184,7 +185,6 @@ def to_graph(
     builder = GraphBuilder()
     values: dict[Key, Value] = {}
     inputs: list[Handle] = []
-    parts: dict[int, Graph] = {}
     for handle in walk(outputs, cuts):
         source = handle.source
         if handle.key in cuts or isinstance(source, Leaf):
@@ -193,19 +193,10 @@ def to_graph(
         elif source.graph is None:
             values[handle.key] = values[source.inputs[0].key]
         elif handle.key not in values:
-            parts[id(source.graph)] = source.graph
-            made = [values[x.key] for x in source.inputs]  # all values of the part's graph
-            for node, outs in source.graph.steps():
-                metas = [source.graph.metas[i] for i in outs]
-                made += builder.add(node.op, *[made[i] for i in node.inputs], metas=metas)
-            values.update(((source, i), made[k]) for i, k in enumerate(source.graph.outputs))
+            made = builder.splice(source.graph, [values[x.key] for x in source.inputs])
+            values.update(((source, i), value) for i, value in enumerate(made))
     _require_one_input_a_name([x.source for x in inputs if isinstance(x.source, Leaf)])
-    for part in parts.values():
-        builder.absorb(part)
     graph = builder.build([values[x.key] for x in outputs], out_tree=out_tree)
-    guards = [guard for part in parts.values() for guard in part.guards]
-    if guards:
-        graph = graph.with_guards((*graph.guards, *guards))
     return _without_unused_inputs(graph, inputs)
 
 
@@ -220,13 +211,16 @@ def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, l
         return graph, inputs
     old = [*kept, *range(len(inputs), len(graph.metas))]
     new = {value: i for i, value in enumerate(old)}
-    nodes = tuple(
-        Node(n.op, tuple([new[i] for i in n.inputs]), new[n.first_output]) for n in graph.nodes
+    trimmed = dataclasses.replace(
+        graph,
+        metas=tuple(graph.metas[i] for i in old),
+        input_count=len(kept),
+        nodes=tuple(
+            Node(n.op, tuple([new[i] for i in n.inputs]), new[n.first_output]) for n in graph.nodes
+        ),
+        outputs=tuple(new[i] for i in graph.outputs),
+        in_tree=jax.tree.structure(tuple(kept)),
     )
-    metas, outputs = (graph.metas[i] for i in old), (new[i] for i in graph.outputs)
-    in_tree = jax.tree.structure(tuple(kept))
-    trees_and_terms = in_tree, graph.out_tree, graph.rules, graph.lost_rules, graph.guards
-    trimmed = Graph(tuple(metas), len(kept), nodes, tuple(outputs), *trees_and_terms)
     return trimmed, [inputs[i] for i in kept]
 
 
