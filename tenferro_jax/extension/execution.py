@@ -32,6 +32,7 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
         kernel = chosen(carrier, route)
         outs = body_of(carrier, kernel, site, *arrays)
         if outs is not None:
+            # A lowering may call the host too.
             if site.partitioned and is_on_host(carrier, metas, site):
                 outs = jax.lax.optimization_barrier(outs)  # as in _callback
             have, want = tuple(map(meta_of, outs)), carrier.infer(*metas)

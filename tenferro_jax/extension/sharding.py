@@ -214,6 +214,7 @@ def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
         return None
     outs = Extension(op, (), carrier.runtimes).infer(*inner)
     inputs, outputs, sizes = _read(op, rule, inner, outs)
+    # Inner levels first: the axes of a level are counted where those inside are gone.
     for number, level in reversed(list(enumerate(carrier.batching))):
         name = f"{_VMAP}{number}"
         sizes[name] = int(level.size([m.shape for m in carrier.of_one(metas, number)]))
@@ -236,9 +237,11 @@ def _stays(
     held = [factor in term for term in outputs]
     if factor in rule.whole or len(set(held)) > 1:
         return True
-    if rule.on_device is not None:
+    if rule.on_device is not None:  # it merges by itself
         return False
-    return not rule.merge if not any(held) else not any(factor in term for term in inputs)
+    if not any(held):  # devices with different parts of it need a merge
+        return not rule.merge
+    return not any(factor in term for term in inputs)  # no device has a part to begin with
 
 
 def _read(
