@@ -1,5 +1,15 @@
 """The names that the author of an extension op imports."""
 
+# What stands where, from the ground up:
+#
+# - `contract`: the methods of an op class; `runtimes` and `rules`: kernels and AD rules as values;
+#   `family`: the family_id; `registry`: how a class becomes a family that files find.
+# - `carrier`: an op with its batch levels, as graphs and JAX hold it; `sharding`: how it splits.
+# - `routes`: which way a call takes; `execution`: that way; `primitive`: `apply`, and the primitive
+#   of JAX with its rules.
+# - `authored`: what the author of a function wrote; `function_extension`: the class of its ops;
+#   `function_op`: what `tenferro_jax.op` returns; `nesting`: how arrays are nested, as text.
+
 from typing import TYPE_CHECKING
 
 from ..errors import answers
