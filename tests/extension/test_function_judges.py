@@ -1,6 +1,5 @@
 """Functions as ops under code that nobody here wrote: JAX's issues 16049 and 27352, which fail in
-plain JAX; nufftax issue 5 with the package itself and with jax-finufft; equinox and optax; and the
-memory of attention.
+plain JAX; equinox and optax.
 """
 
 import ctypes
