@@ -155,7 +155,7 @@ def test_exported_programs_keep_the_family_and_derivatives():
     assert {tag["family_id"] for tag in program.extensions} == {"test-functions.by_vjp.v1"}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("f", [by_jvp, by_vjp, derived, running_sum], ids=lambda f: f.__name__)
 def test_the_checks_of_an_op_pass(f):
     one = f if f is running_sum else functools.partial(f, t=0.5)
