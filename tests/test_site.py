@@ -1,5 +1,5 @@
 """The site: it is built without a warning, every link in it leads somewhere, every public name has
-an entry, and nothing is fetched from elsewhere.
+an entry, and nothing is fetched from elsewhere, but the script of the theme that draws Mermaid.
 """
 
 import html.parser
