@@ -10,6 +10,7 @@ from tenferro_jax.errors import answers
 from .algebra.scalar import MaxMul, MaxPlus, MinPlus
 from .algebra.semiring import SelectiveSemiring, Semiring, register_semiring
 from .algebra.shipped import log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
+from .families import register
 from .model.network import Network
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .network.tropical_plan import plan_tropical_einsum
@@ -17,7 +18,6 @@ from .step.einsum_op import TropicalEinsum
 from .uses.align import align
 from .uses.closure import closure, matrix_power
 from .uses.dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
-from .uses.families import register
 from .uses.viterbi import viterbi
 
 __all__ = [

@@ -41,7 +41,8 @@ TROPICAL_FLOORS = {
     "network": 3,
     "uses": 4,
     "model": 4,
-    "__init__": 5,
+    "families": 5,
+    "__init__": 6,
 }
 DOORS = {
     "tenferro_jax",

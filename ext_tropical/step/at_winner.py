@@ -5,7 +5,6 @@ there: what the derivative of `TropicalEinsum` is made of.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation
@@ -27,12 +25,12 @@ from tenferro_jax.extension import (
 )
 from tenferro_jax.extension.sharding import Shard
 
-from .kernels.direct import FEW
-from .layout import StepOp, matmul_layout, product
+from .kernels.selection import UNROLLED_ENTRIES
+from .layout import StepOp, matmul_layout, product, unused_label
 from .shards import among_own, factors_of
 from .weighted_sum import Place
 
-MANY = 1 << 13
+LEAST_CELLS = 1 << 13
 """The number of cells, or entries of the operand, from which a derivative uses the op. Below, XLA
 fuses the standard ops with others, and a kernel is not faster.
 """
@@ -151,8 +149,7 @@ class AtWinner(StepOp):
             return None
         equation = self.layout.equation
         own = first if self.summed is None else 0
-        used = "".join(equation.inputs)
-        label = next(c for c in map(get_symbol, itertools.count()) if c not in used)
+        label = unused_label(equation.inputs)
         terms = [
             term[:at] + label + term[at:]
             for term, at in zip(
@@ -198,7 +195,7 @@ def entries_at(equation: str, place: Place, x: jax.Array, winner: jax.Array) -> 
     op = AtWinner(equation, place)
     layout, sizes = op.layout, op.sizes([x.shape, winner.shape])
     count = product(sizes, layout.contracted)
-    if isinstance(count, int) and count <= FEW:
+    if isinstance(count, int) and count <= UNROLLED_ENTRIES:
         matrix, at = layout.operand(x, op.axis), layout.matrix(winner)
         spread = [jnp.expand_dims(matrix[:, t], 2 - op.axis) for t in range(count)]
         found = jnp.broadcast_to(spread[0], at.shape)
@@ -206,5 +203,5 @@ def entries_at(equation: str, place: Place, x: jax.Array, winner: jax.Array) -> 
             found = jnp.where(at == t, entry, found)
         return layout.tensor(found, sizes)
     is_known = all(isinstance(size, int) for size in (*x.shape, *winner.shape))
-    large = is_known and max(x.size, winner.size) >= MANY
+    large = is_known and max(x.size, winner.size) >= LEAST_CELLS
     return apply(op, x, winner)[0] if large else at_winner(op, x, winner)

@@ -34,7 +34,7 @@ from ..algebra.semiring import (
     require_methods,
 )
 from .at_winner import entries_at
-from .kernels import blocked, direct
+from .kernels import selection
 from .layout import StepOp, matmul_layout
 from .shards import best_of_devices, factors_of, in_blocks
 from .weighted_sum import Place, WeightedSum
@@ -125,7 +125,7 @@ class TropicalEinsum(StepOp):
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         with_winner, last = self.output_count == 2, self.layout.contracted_last
         matrices = self._matrices(inputs)
-        outs = blocked.contract(
+        outs = selection.contract(
             self.algebra, matrices, with_winner=with_winner, contracted_last=last
         )
         return self._tensors(inputs, outs)
@@ -195,7 +195,7 @@ class TropicalEinsum(StepOp):
         return (functools.reduce(jnp.add, moved) / total).astype(value.dtype)
 
     def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
-        outs = direct.reference(self.algebra, list(map(np.asarray, self._matrices(arrays))))
+        outs = selection.reference(self.algebra, list(map(np.asarray, self._matrices(arrays))))
         return [np.asarray(out) for out in self._tensors(arrays, outs[: self.output_count])]
 
     def _matrices(self, operands: Sequence[jax.Array]) -> list[jax.Array]:

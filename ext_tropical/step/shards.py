@@ -23,12 +23,12 @@ def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]])
     return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
 
 
-BLOCKS = 4
+MERGED_BLOCKS = 4
 """The number of blocks, or a little more, in which devices merge a large result. Few, because each
 is a reduction of its own between devices.
 """
 
-LARGE = 1 << 20
+LARGE_BYTES = 1 << 20
 """The bytes of a large result of a device."""
 
 
@@ -48,9 +48,11 @@ def in_blocks(
       pieces: of this device.
     """
     shape, size = outs[0].shape, sum(math.prod(m.shape) * m.dtype.itemsize for m in outs)
-    counts = [next((d for d in range(BLOCKS, 2 * BLOCKS) if n % d == 0), 0) for n in shape]
+    counts = [
+        next((d for d in range(MERGED_BLOCKS, 2 * MERGED_BLOCKS) if n % d == 0), 0) for n in shape
+    ]
     count, axis = min(((d, i) for i, d in enumerate(counts) if d), default=(1, 0))
-    if size < LARGE or count == 1:
+    if size < LARGE_BYTES or count == 1:
         return fn(*pieces)
     label, length = equation.output[axis], shape[axis] // count
 

@@ -11,21 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import Unsupported
 from tenferro_jax.extension import (
     ExtensionRuntimeSet,
     Kernel,
 )
 
 from ..algebra.shipped import min_max, or_and
-from .at_winner import MANY, AtWinner
+from .at_winner import LEAST_CELLS, AtWinner
 from .einsum_op import TropicalEinsum, widened, work_dtype
-from .kernels.blocked import fits_one_reduction
-from .kernels.direct import FEW
+from .kernels.mosaic import contract, problem
+from .kernels.selection import UNROLLED_ENTRIES, fits_one_reduction
 from .layout import product
 from .native.library import AT_WINNER, TARGET, native
-from .pallas.backend import backend, problem
-from .pallas.search import contract
 
 
 def _not_served(
@@ -67,7 +64,9 @@ NATIVE_CANDIDATES = 1 << 10
 
 
 def _is_reduced(batch: int, contracted: int, rows: int, columns: int) -> bool:
-    return contracted <= FEW or batch * contracted * rows * columns <= NATIVE_CANDIDATES
+    return (
+        contracted <= UNROLLED_ENTRIES or batch * contracted * rows * columns <= NATIVE_CANDIDATES
+    )
 
 
 def _is_reduced_or_dot(batch: int, contracted: int, rows: int, columns: int) -> bool:
@@ -97,13 +96,6 @@ def run_native(
 
     Cost: time b m n k, once; memory of at most 4 MB for each thread, which the thread keeps.
     """
-    if native().problem:
-        raise Unsupported(
-            where=f"{op.family_id}, native kernel",
-            given=native().problem,
-            needed="the library",
-            fix="Build the library, or leave out runtimes=: XLA computes it then.",
-        )
     layout, dtype = op.layout, operands[0].dtype
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
     batch, contracted, rows, columns = layout.extents(sizes)
@@ -138,8 +130,8 @@ def adding_declines(op: AtWinner, *metas: TensorMeta) -> str:
         return "sizes are symbolic"
     sizes = op.sizes([meta.shape for meta in metas])
     entries = product(sizes, op.layout.equation.inputs[op.axis])
-    few = max(math.prod(metas[0].shape), entries) < MANY
-    return f"there are fewer than {MANY} cells and entries" if few else native().problem
+    few = max(math.prod(metas[0].shape), entries) < LEAST_CELLS
+    return f"there are fewer than {LEAST_CELLS} cells and entries" if few else native().problem
 
 
 def add_native(op: AtWinner, cells: jax.Array, winner: jax.Array) -> tuple[jax.Array]:
@@ -192,17 +184,10 @@ def run_gpu(
     Args:
       op: the step.
       *operands: two arrays.
-      interpret: as for `search.contract`.
+      interpret: as for `mosaic.contract`.
 
     Cost: time b m n k; memory of both operands, transposed, and of the results.
     """
-    if backend().problem:
-        raise Unsupported(
-            where=f"{op.family_id}, GPU kernel",
-            given=backend().problem,
-            needed="Pallas with Mosaic GPU",
-            fix="Install a newer JAX, or leave out runtimes=: XLA computes it then.",
-        )
     layout, dtype = op.layout, operands[0].dtype
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
     matrices = layout.matrices(*map(widened, operands))

@@ -32,9 +32,8 @@ from tenferro_jax.extension import (
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp
-from .kernels import blocked, direct, products, weighted
+from .kernels import products, selection
 from .layout import StepOp, matmul_layout, product
-from .partials import derivative, vanishes
 from .shards import factors_of
 
 
@@ -128,12 +127,12 @@ class WeightedSum(StepOp):
         if not isinstance(self.algebra, SelectiveSemiring):
             places = (*products.PLACES, *(p.matrix for p in (*self.places, self.output)))
             return (products.lowered(self, products.weighted, inputs, places),)
-        summed = functools.partial(self._summed, jnp, weighted.blocked)
+        whole = functools.partial(self._summed, jnp, summed)
         last = self.layout.contracted_last
-        search = functools.partial(blocked.contract, with_winner=False, contracted_last=last)
+        search = functools.partial(selection.contract, with_winner=False, contracted_last=last)
 
         def shared(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
-            return summed(*self._with_best(search, inputs), may_be_nan=may_be_nan)
+            return whole(*self._with_best(search, inputs), may_be_nan=may_be_nan)
 
         # The operands of a branch are arrays that were stored: each candidate made of them has the
         # same bits everywhere.
@@ -143,7 +142,7 @@ class WeightedSum(StepOp):
 
     def from_candidates(self, *inputs: jax.Array) -> jax.Array:
         """The sum in one pass over all candidates."""
-        return self._summed(jnp, weighted.blocked, *inputs)
+        return self._summed(jnp, summed, *inputs)
 
     def linearize(
         self,
@@ -189,8 +188,8 @@ class WeightedSum(StepOp):
 
     def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
         if isinstance(self.algebra, SelectiveSemiring):
-            arrays = tuple(map(np.asarray, self._with_best(direct.reference, arrays)))
-        return (np.asarray(self._summed(np, weighted.reference, *arrays)),)
+            arrays = tuple(map(np.asarray, self._with_best(selection.reference, arrays)))
+        return (np.asarray(self._summed(np, summed_in_numpy, *arrays)),)
 
     def _with_best(
         self,
@@ -375,3 +374,132 @@ def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:
     if not op.partial or place is Place.OUT or vanishes(op.algebra, partial):
         return 0.0, ""
     return 1.0, partial
+
+
+# --- partial derivatives of times -----------------------------------------------------------------
+
+
+def derivative(times: Callable[..., jax.Array], word: str) -> Callable[..., jax.Array]:
+    """The mixed partial derivative of an elementwise function of two arguments, along "l" and "r"
+    in turn.
+    """
+    if not word:
+        return times
+    lower, at = derivative(times, word[:-1]), "lr".index(word[-1])
+
+    def along(*operands: jax.Array) -> jax.Array:
+        x = operands[at]
+        return jax.jvp(
+            lambda x: lower(*operands[:at], x, *operands[at + 1 :]), (x,), (jnp.ones_like(x),)
+        )[1]
+
+    return along
+
+
+@functools.lru_cache(maxsize=256)
+def vanishes(semiring: Semiring, partial: str) -> bool:
+    """Whether a derivative of times is zero everywhere, as far as JAX sees: under max_plus every
+    second one.
+    """
+    (out,) = jax.make_jaxpr(derivative(semiring.times, partial))(1.0, 1.0).jaxpr.outvars
+    return getattr(out, "val", None) == 0.0
+
+
+# --- the sum in memory of operands and result -----------------------------------------------------
+#
+# A candidate has three indices beside the batch: contracted k, row r, column c. Each array has two
+# of them, and so does the result, which is summed over the third. If that one is called s, the
+# arrays are `first` (batch, s, i), `second` (batch, s, j) and `whole` (batch, i, j), whichever of
+# k, r and c these are, so one loop computes all three sums.
+
+Term = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
+"""A function (first, second, whole) -> the terms of the sum, for arrays that broadcast against each
+other.
+"""
+
+TURN_TERMS = 8
+"""Terms in each turn. More arrays are fetched than in `selection`: with 16 terms XLA CPU runs out
+of registers and takes twice as long.
+"""
+
+
+def summed(
+    term: Term,
+    first: Sequence[jax.Array],
+    second: Sequence[jax.Array],
+    whole: Sequence[jax.Array],
+    sizes: Sequence[int],
+    dtype: np.dtype,
+) -> jax.Array:
+    """The sum over s of term(first at s, second at s, whole), in lax.
+
+    Args:
+      term: elementwise.
+      first, second, whole: any number of arrays each.
+      sizes: of batch, s, i, j; they may be symbolic.
+      dtype: of the terms.
+
+    Returns:
+      (batch, i, j).
+
+    Cost: time of all terms; memory of the arrays and the result.
+    """
+    batch, count, *cells = sizes
+    if _is(count, 0):
+        return jnp.zeros((batch, *cells), dtype)
+    if any(
+        _is(size, 1) for size in sizes[1:]
+    ):  # there are no more terms than entries of some array
+        terms = term(
+            [x[..., None] for x in first],
+            [x[:, :, None, :] for x in second],
+            [x[:, None] for x in whole],
+        )
+        return jnp.sum(terms, axis=1)
+    width = min(count, TURN_TERMS) if isinstance(count, int) else TURN_TERMS
+    is_ragged = count % width != 0
+
+    def turn(i: jax.Array, total: jax.Array) -> jax.Array:
+        start = jnp.asarray(i, jnp.int32) * width
+        at = jnp.minimum(start + lax.iota(jnp.int32, width), jnp.asarray(count - 1, jnp.int32))
+        rows, columns = (
+            [jnp.take(x, at, axis=1, mode="clip") for x in side] for side in (first, second)
+        )
+        terms = [
+            term([x[:, t, :, None] for x in rows], [x[:, t, None, :] for x in columns], whole)
+            for t in range(width)
+        ]
+        if is_ragged:  # at the end the last entry was fetched again
+            terms = [
+                jnp.where(start + t < count, x, jnp.zeros_like(x)) for t, x in enumerate(terms)
+            ]
+        while len(terms) > 1:  # a tree has less rounding than a sequence
+            odd = terms[len(terms) & ~1 :]
+            terms = [x + y for x, y in zip(terms[0::2], terms[1::2], strict=False)] + odd
+        return total + terms[0]
+
+    return lax.fori_loop(0, -(-count // width), turn, jnp.zeros((batch, *cells), dtype))
+
+
+def _is(size: int, number: int) -> bool:
+    """Whether a size is this number; a symbolic size is not."""
+    return isinstance(size, int) and size == number
+
+
+def summed_in_numpy(
+    term: Term,
+    first: Sequence[np.ndarray],
+    second: Sequence[np.ndarray],
+    whole: Sequence[np.ndarray],
+    sizes: Sequence[int],
+    dtype: np.dtype,
+) -> np.ndarray:
+    """The definition: the same sum in NumPy, one s after another."""
+    batch, count, *cells = sizes
+    total = np.zeros((batch, *cells), dtype)
+    with np.errstate(all="ignore"):
+        for s in range(count):
+            total += term(
+                [x[:, s, :, None] for x in first], [x[:, s, None, :] for x in second], whole
+            )
+    return total

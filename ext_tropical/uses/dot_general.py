@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Sequence
@@ -9,10 +10,12 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
+from numpy.lib.array_utils import normalize_axis_tuple
 from opt_einsum import get_symbol
 
-from tenferro_jax.errors import InvalidConfig, ShapeError
+from tenferro_jax.errors import ShapeError
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import Semiring
@@ -25,7 +28,8 @@ DotDimensionNumbers: TypeAlias = tuple[Axes, Axes]
 
 
 def dot_general_equation(
-    shapes: tuple[Sequence[Any], Sequence[Any]], dimension_numbers: Any = None
+    shapes: tuple[Sequence[int], Sequence[int]],
+    dimension_numbers: DotDimensionNumbers | None = None,
 ) -> str:
     """The equation of a contraction; the output's labels are the batch, the rest of lhs, the rest
     of rhs.
@@ -36,9 +40,7 @@ def dot_general_equation(
         axes)); None contracts the last axis of lhs with the first of rhs.
 
     Raises:
-      InvalidConfig: not of this form, axes that are not in pairs, or an axis twice.
-      ShapeError: an axis that an operand does not have, or one of size 1 paired with a longer one,
-        which does not broadcast.
+      ShapeError: what `jax.lax.dot_general` refuses.
 
     Example:
       >>> dot_general_equation(((2, 3, 4), (2, 4, 5)), (((2,), (1,)), ((0,), (0,))))
@@ -46,78 +48,30 @@ def dot_general_equation(
       >>> dot_general_equation(((2, 3), (3, 4)))
       'ab,bc->ac'
     """
-    ranks = len(shapes[0]), len(shapes[1])
-    pairs = _matmul(ranks) if dimension_numbers is None else _pairs(dimension_numbers)
-    (contracted, batch), (lhs, rhs) = pairs, ranks
-    for side, (name, rank) in enumerate((("lhs", lhs), ("rhs", rhs))):
-        axes = [*contracted[side], *batch[side]]
-        for axis in axes:
-            if not 0 <= axis < rank:
-                raise ShapeError(
-                    where=f"tropical_dot_general, axes of {name}",
-                    given=f"axis {axis} of an operand of rank {rank}",
-                    needed="axes from 0 below the rank",
-                    fix="Count axes from the first one.",
-                )
-        if len(set(axes)) < len(axes):
-            raise _malformed(dimension_numbers, "each axis once", f"Name each axis of {name} once.")
-    for i, j in zip((*contracted[0], *batch[0]), (*contracted[1], *batch[1]), strict=True):
-        sizes = shapes[0][i], shapes[1][j]
-        if 1 in sizes and sizes != (1, 1):
-            raise ShapeError(
-                where=f"tropical_dot_general, axis {i} of lhs with axis {j} of rhs",
-                given=f"sizes {sizes[0]} and {sizes[1]}",
-                needed="equal sizes, as for jax.lax.dot_general",
-                fix="tropical_einsum broadcasts.",
-            )
-    symbols = map(get_symbol, itertools.count())
-    left = [next(symbols) for _ in range(lhs)]
-    paired = {
-        right: left[axis]
-        for axis, right in zip(
-            (*contracted[0], *batch[0]), (*contracted[1], *batch[1]), strict=True
+    numbers: Any = dimension_numbers
+    if numbers is None:
+        numbers = ((len(shapes[0]) - 1,), (0,)), ((), ())
+    try:
+        (contracted, others), (batch, others_of_rhs) = (
+            [tuple(map(operator.index, axes)) for axes in pair] for pair in numbers
         )
-    }
-    right = [paired.get(axis) or next(symbols) for axis in range(rhs)]
-    kept = [left[axis] for axis in batch[0]]
-    kept += [label for axis, label in enumerate(left) if axis not in (*contracted[0], *batch[0])]
-    kept += [label for axis, label in enumerate(right) if axis not in (*contracted[1], *batch[1])]
-    return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
-
-
-def _matmul(ranks: tuple[int, int]) -> DotDimensionNumbers:
-    if 0 in ranks:
+        product = functools.partial(jax.lax.dot_general, dimension_numbers=numbers)
+        jax.eval_shape(product, *(jax.ShapeDtypeStruct(shape, np.int32) for shape in shapes))
+    except (TypeError, ValueError, IndexError) as error:
         raise ShapeError(
             where="tropical_dot_general",
-            given=f"operands of rank {ranks[0]} and {ranks[1]}",
-            needed="at least rank 1, or dimension_numbers",
-            fix="Pass dimension_numbers=(((), ()), ((), ())) for a product without contraction.",
-        )
-    return ((ranks[0] - 1,), (0,)), ((), ())
-
-
-def _pairs(numbers: DotDimensionNumbers) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    needed = (
-        "((lhs contracted, rhs contracted), (lhs batch, rhs batch)), each a sequence of "
-        "integers, as for jax.lax.dot_general"
-    )
-    try:
-        contracted, batch = ([tuple(map(_integer, axes)) for axes in pair] for pair in numbers)
-        if any(len(left) != len(right) for left, right in (contracted, batch)):
-            raise _malformed(
-                numbers, "as many axes of lhs as of rhs", "Pair each axis of lhs with one of rhs."
-            )
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidConfig):
-            raise
-        raise _malformed(numbers, needed, "Nest the axes that way.") from error
-    return contracted, batch
-
-
-def _malformed(numbers: object, needed: str, fix: str) -> InvalidConfig:
-    return InvalidConfig(
-        where="tropical_dot_general, dimension_numbers", given=repr(numbers), needed=needed, fix=fix
-    )
+            given=f"shapes {tuple(shapes[0])} and {tuple(shapes[1])}, dimension_numbers {numbers}",
+            needed="what jax.lax.dot_general takes; tropical_einsum also broadcasts",
+            fix=str(error),
+        ) from error
+    symbols = map(get_symbol, itertools.count())
+    left = [next(symbols) for _ in shapes[0]]
+    paired = dict(zip((*others, *others_of_rhs), (left[i] for i in (*contracted, *batch))))
+    right = [paired.get(i) or next(symbols) for i in range(len(shapes[1]))]
+    kept = [left[i] for i in batch]
+    kept += [label for i, label in enumerate(left) if i not in (*contracted, *batch)]
+    kept += [label for i, label in enumerate(right) if i not in paired]
+    return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
 
 
 def reduction_equation(
@@ -131,47 +85,23 @@ def reduction_equation(
       axis: one axis or a sequence of them, negative ones from the last; None for all.
 
     Raises:
-      InvalidConfig: not an integer, or an axis twice.
-      ShapeError: an axis that the array does not have.
+      ShapeError: what NumPy refuses as axes.
 
     Example:
       >>> reduction_equation(3, -1)
       ('abc->ab', (2,))
     """
     try:
-        given = (
-            range(rank)
-            if axis is None
-            else tuple(map(_integer, axis if isinstance(axis, Sequence) else (axis,)))
-        )
-    except TypeError as error:
-        raise _bad_axis(
-            axis, "an integer or a sequence of integers", "Pass the axis to reduce."
+        axes = normalize_axis_tuple(range(rank) if axis is None else axis, rank)
+    except (TypeError, ValueError) as error:  # an AxisError is a ValueError
+        raise ShapeError(
+            where="tropical_reduce_sum, axis",
+            given=f"{axis!r} for an array of rank {rank}",
+            needed="an axis of the array, or a sequence of different ones",
+            fix=str(error),
         ) from error
-    for each in given:
-        if not -rank <= each < rank:
-            raise ShapeError(
-                where="tropical_reduce_sum, axis",
-                given=f"axis {each} of an array of rank {rank}",
-                needed=f"an axis from {-rank} to {rank - 1}" if rank else "none",
-            )
-    axes = tuple(each % rank for each in given)
-    if len(set(axes)) < len(axes):
-        raise _bad_axis(axis, "each axis once", "Name each axis once.")
     labels = "".join(map(get_symbol, range(rank)))
     return f"{labels}->{''.join(label for i, label in enumerate(labels) if i not in axes)}", axes
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError("a bool is no axis")
-    return operator.index(value)
-
-
-def _bad_axis(axis: object, needed: str, fix: str) -> InvalidConfig:
-    return InvalidConfig(
-        where="tropical_reduce_sum, axis", given=repr(axis), needed=needed, fix=fix
-    )
 
 
 def tropical_dot_general(
@@ -195,8 +125,7 @@ def tropical_dot_general(
       An array of the batch sizes, the sizes left of lhs, the sizes left of rhs.
 
     Raises:
-      InvalidConfig: malformed dimension_numbers.
-      ShapeError, DTypeError: the operands do not fit.
+      ShapeError, DTypeError: the operands do not fit, or the dimension_numbers.
 
     Gradient, Cost: as `tropical_einsum`.
 
@@ -257,8 +186,7 @@ def tropical_reduce_sum(
       size is 0.
 
     Raises:
-      InvalidConfig: axis is not an integer or a sequence of distinct integers.
-      ShapeError: an axis that x does not have.
+      ShapeError: axis is not an axis of x or a sequence of different ones.
       DTypeError: x is not an operand for `tropical_einsum`.
 
     Gradient: all to the first of equal entries, in row-major order.

@@ -76,7 +76,7 @@ def test_sums_are_those_of_a_loop(equation, cells, summed):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("semiring", [max_mul, max_plus])
 def test_derivatives_of_every_order_go_by_the_op(semiring, monkeypatch):
-    monkeypatch.setattr(at_winner, "MANY", 1)
+    monkeypatch.setattr(at_winner, "LEAST_CELLS", 1)
     rng = np.random.default_rng(1)
 
     def f(a, b):

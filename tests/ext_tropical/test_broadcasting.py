@@ -2,8 +2,6 @@
 repeated entries.
 """
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +9,6 @@ from ext_tropical import (
     best_assignment,
     log_sum_exp,
     plan_tropical_einsum,
-    tropical_dot_general,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
@@ -109,17 +106,6 @@ def test_the_soft_neighbour_broadcasts_too():
     np.testing.assert_allclose(
         tropical_einsum("ij,jk->ik", a, b, semiring=log_sum_exp(0.7)), want, rtol=1e-12
     )
-
-
-def test_dot_general_does_not_broadcast_as_that_of_lax():
-    a, b = np.ones((2, 1)), np.ones((3, 4))
-    with pytest.raises(TypeError):
-        jax.lax.dot_general(jnp.asarray(a), jnp.asarray(b), (((1,), (0,)), ((), ())))
-    with pytest.raises(
-        ShapeError,
-        match="axis 1 of lhs with axis 0 of rhs: given sizes 1 and 3; needed equal sizes",
-    ):
-        tropical_dot_general(a, b)
 
 
 def test_a_diagonal_has_one_size():

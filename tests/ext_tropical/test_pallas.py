@@ -22,11 +22,9 @@ from ext_tropical import (
     tropical_einsum,
 )
 from ext_tropical.step.einsum_op import Outputs
-from ext_tropical.step.kernels import direct
-from ext_tropical.step.pallas import backend, search
+from ext_tropical.step.kernels import mosaic, selection
 from ext_tropical.step.tropical_runtimes import run_gpu
 from tenferro_jax import routes
-from tenferro_jax.errors import Unsupported
 from tenferro_jax.extension.routes import RouteKind
 
 from ..oracles import brute_force
@@ -34,14 +32,14 @@ from ..oracles import brute_force
 SEMIRINGS = (max_plus, min_plus, max_mul, min_max)
 SPECIAL = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, np.inf, -np.inf, np.nan)
 CHANCES = (0.16, 0.16, 0.16, 0.16, 0.16, 0.16, 0.01, 0.02, 0.01)
-HERE = pytest.mark.skipif(bool(backend.backend().problem), reason=backend.backend().problem)
+HERE = pytest.mark.skipif(bool(mosaic.backend().problem), reason=mosaic.backend().problem)
 
 
 def how():
     """The parameters of the interpreter, with simulated shared memory and copies that arrive later;
     None where a card runs the kernel.
     """
-    return None if backend.cards() else backend.backend().module.InterpretGPUParams()
+    return None if mosaic.cards() else mosaic.backend().module.InterpretGPUParams()
 
 
 def found_by_kernel(op, *operands):
@@ -99,16 +97,16 @@ def test_sizes_and_orders_of_axes(equation, shapes):
 @HERE
 @pytest.mark.parametrize("with_winner", [False, True])
 def test_the_large_tiles(with_winner, monkeypatch):
-    monkeypatch.setattr(search, "PROGRAMS", 1)
+    monkeypatch.setattr(mosaic, "LEAST_PROGRAMS", 1)
     rng = np.random.default_rng(2)
     lhs, rhs = (
         rng.integers(-9, 10, shape).astype(np.float32) for shape in ((1, 20, 130), (1, 20, 66))
     )
-    assert search.tile_for(1, 130, 66, with_winner=with_winner) == search.TILES[with_winner][0]
-    got = search.contract(
+    assert mosaic.tile_for(1, 130, 66, with_winner=with_winner) == mosaic.TILES[with_winner][0]
+    got = mosaic.contract(
         min_plus, jnp.asarray(lhs), jnp.asarray(rhs), with_winner=with_winner, interpret=how()
     )
-    for found, expected in zip(got, direct.reference(min_plus, (lhs, rhs))):
+    for found, expected in zip(got, selection.reference(min_plus, (lhs, rhs))):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -166,11 +164,11 @@ def test_the_winner_inside_a_block(semiring):
         rng.choice(SPECIAL, shape, p=CHANCES).astype(np.float32)
         for shape in ((2, 37, 6), (2, 37, 5))
     )
-    _, winner = direct.reference(semiring, (lhs, rhs))
-    filled = [search._filled(jnp.asarray(x), 8) for x in (lhs, rhs)]
+    _, winner = selection.reference(semiring, (lhs, rhs))
+    filled = [mosaic._filled(jnp.asarray(x), 8) for x in (lhs, rhs)]
     assert [x.shape for x in filled] == [(2, 48, 8), (2, 48, 8)]
-    found = search._resolved(
-        semiring, *filled, block=jnp.asarray(winner // search.BLOCK, jnp.int32)
+    found = mosaic._resolved(
+        semiring, *filled, block=jnp.asarray(winner // mosaic.BLOCK_ENTRIES, jnp.int32)
     )
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, winner)
@@ -202,7 +200,7 @@ def test_it_lowers_for_cuda_without_a_card(semiring, dtype, outputs):
 def test_what_searches_twice_stores_its_operands_first(with_winner):
     """XLA may otherwise make them twice, with different rounding: only a card would show it."""
     x = jax.ShapeDtypeStruct((1, 32, 128), "float32")
-    contract = functools.partial(search.contract, max_plus, with_winner=with_winner)
+    contract = functools.partial(mosaic.contract, max_plus, with_winner=with_winner)
     first = jax.make_jaxpr(contract)(x, x).eqns[0].primitive.name
     assert (first == "optimization_barrier") == with_winner
 
@@ -230,8 +228,8 @@ def test_it_takes_the_steps_that_it_serves_and_their_derivatives():
     ):
         assert taken.kind is RouteKind.LOWERING
         assert reason in taken.reason
-    if backend.backend().problem:
-        assert backend.backend().problem in route(x, x).reason
+    if mosaic.backend().problem:
+        assert mosaic.backend().problem in route(x, x).reason
         return
     assert route(x, x).kind is RouteKind.KERNEL
     assert (
@@ -246,24 +244,21 @@ def test_it_takes_the_steps_that_it_serves_and_their_derivatives():
 
 def test_what_is_missing_is_told(monkeypatch):
     monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
-    old = backend.backend.__wrapped__()
+    old = mosaic.backend.__wrapped__()
     assert old.module is None
     assert old.problem.startswith("it needs JAX 0.11 or newer")
     monkeypatch.setattr(jax, "__version_info__", (0, 11, 2))
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.mosaic_gpu", None)
-    assert backend.backend.__wrapped__().problem.startswith("Mosaic GPU is missing: ")
+    assert mosaic.backend.__wrapped__().problem.startswith("Mosaic GPU is missing: ")
     ampere, hopper = (
         types.SimpleNamespace(device_kind=kind, compute_capability=c)
         for kind, c in (("A100", "8.0"), ("B200", "10.0"))
     )
-    assert backend.problem_of_cards([hopper]) == ""
+    assert mosaic.problem_of_cards([hopper]) == ""
     assert (
-        backend.problem_of_cards([hopper, ampere])
+        mosaic.problem_of_cards([hopper, ampere])
         == "it needs compute capability 9.0 or newer, and A100 has less"
     )
-    monkeypatch.setattr("ext_tropical.step.tropical_runtimes.backend", lambda: old)
-    with pytest.raises(Unsupported, match=r"JAX 0\.11"):
-        run_gpu(TropicalEinsum(max_plus, "ij,jk->ik"), np.zeros((2, 2)), np.zeros((2, 2)))
 
 
 @pytest.mark.slow
@@ -271,7 +266,7 @@ def test_importing_the_package_loads_no_backend():
     program = """
 import sys, ext_tropical
 print("jax.experimental.pallas.mosaic_gpu" in sys.modules)
-from ext_tropical.step.pallas.backend import doctor
+from ext_tropical.step.kernels.mosaic import doctor
 print(doctor())
 """
     done = subprocess.run(
@@ -281,5 +276,5 @@ print(doctor())
 
 
 def on_or_off():
-    problem = backend.problem() or ("" if backend.cards() else "JAX has no CUDA device here")
+    problem = mosaic.problem() or ("" if mosaic.cards() else "JAX has no CUDA device here")
     return f"off ({problem})" if problem else "on"

@@ -27,7 +27,7 @@ from ext_tropical import (
 )
 from ext_tropical.algebra.shipped import SEMIRINGS
 from ext_tropical.step.einsum_op import Outputs
-from ext_tropical.step.kernels import blocked, direct
+from ext_tropical.step.kernels import selection
 from tenferro_jax.extension import apply
 
 from ..oracles import brute_force, object_einsum
@@ -50,8 +50,8 @@ def semiring(name):
 
 
 KERNELS = {
-    "loop": lambda semiring, a, b: blocked.in_blocks(semiring, a, b, with_winner=True),
-    "at once": lambda semiring, a, b: direct.contract(semiring, (a, b), with_winner=True),
+    "loop": lambda semiring, a, b: selection.in_blocks(semiring, a, b, with_winner=True),
+    "at once": lambda semiring, a, b: selection.one_reduction(semiring, (a, b), with_winner=True),
 }
 
 
@@ -204,13 +204,13 @@ def test_every_tile_of_columns(name, columns):
         (17, columns),
         p=[0.2, 0.2, 0.2, 0.19, 0.2, 0.005, 0.005],
     )
-    lhs = rng.integers(-2, 3, (blocked.FLAT + 1, 17)).astype(float)
+    lhs = rng.integers(-2, 3, (selection.UNCUT_ROWS + 1, 17)).astype(float)
     check(name, "ij,jk->ik", lhs, rhs, kernels=True)
 
 
 def test_the_first_winner_of_all_parts_of_a_long_contraction():
     """The best is in the second part, in both, or in both and twice."""
-    count = 2 * blocked.LONG
+    count = 2 * selection.PART_ENTRIES
     lhs, rhs = np.zeros((count, 1)), np.zeros((count, 3))
     for column, rows in enumerate(([-2], [7, -2], [9, -5, -2])):
         rhs[rows, column] = 1.0

@@ -1,1 +1,1 @@
-"""The computation of a contraction step: `blocked` selects the lowering, its own or `direct`."""
+"""The computation of a contraction step in lax and Pallas, with its definition in NumPy."""

@@ -23,23 +23,22 @@ from jax import lax
 
 from ...algebra.shipped import are_finite
 from ..layout import MatmulLayout, grouped
-from . import direct
-from .blocked import fits_one_reduction
+from .selection import UNROLLED_ENTRIES, fits_one_reduction
 
 EQUATION = "bkm,bkn->bmn"
 """A step of matrices, of batch b, contracted k, rows m, columns n; and so the places of arrays."""
 PLACES = ("bkm", "bkn", "bmn")
 
-TILE = 32
+TILE_SIDE = 32
 """The most rows and columns of a tile."""
 
-TURN = 16
+TURN_TILES = 16
 """Tiles in each turn."""
 
-WORTH = 1 << 12
+LEAST_CANDIDATES = 1 << 12
 """The least candidates that are multiplied."""
 
-PART, PARTS = 64, 4
+PART_TERMS, MOST_PARTS = 64, 4
 """The terms that a product adds one after another, for little rounding, and the most such parts."""
 
 
@@ -108,10 +107,10 @@ class Form(NamedTuple):
             jnp.einsum, f"{','.join(terms)}->{labels[output]}", precision=lax.Precision.HIGHEST
         )
         count = math.prod(summed.values())
-        if not isinstance(count, int) or count <= PART:
+        if not isinstance(count, int) or count <= PART_TERMS:
             return contract(*arrays)
         label = max(summed, key=lambda c: summed[c])
-        parts = min(-(-count // PART), PARTS, summed[label])
+        parts = min(-(-count // PART_TERMS), MOST_PARTS, summed[label])
         width = -(-summed[label] // parts)
         axes = [term.index(label) for term in terms]
         padded = [
@@ -144,10 +143,10 @@ class Form(NamedTuple):
         groups = {"b": layout.batch, "k": layout.contracted, "m": layout.rows, "n": layout.columns}
         if not all(isinstance(size, int) for size in extents.values()):
             return self.exact(*inputs)
-        grid = {c: -(-extents[c] // TILE) for c in "mn"} | {"b": extents["b"]}
+        grid = {c: -(-extents[c] // TILE_SIDE) for c in "mn"} | {"b": extents["b"]}
         tile = {c: -(-extents[c] // grid[c]) for c in "mn"}
         number = math.prod(grid.values())
-        if number <= TURN:
+        if number <= TURN_TILES:
             return self.exact(*inputs)
 
         def blocks(x: jax.Array, place: str, fill: float = 0) -> jax.Array:
@@ -177,11 +176,11 @@ class Form(NamedTuple):
         count = jnp.sum(flags)
 
         def by_tiles() -> jax.Array:
-            rounded = -(-number // TURN) * TURN
+            rounded = -(-number // TURN_TILES) * TURN_TILES
             (order,) = jnp.nonzero(flags, size=rounded, fill_value=number)
 
             def turn(i: jax.Array, sums: Any) -> Any:
-                at_tile = lax.dynamic_slice_in_dim(order, i * TURN, TURN)
+                at_tile = lax.dynamic_slice_in_dim(order, i * TURN_TILES, TURN_TILES)
                 row, column = jnp.divmod(at_tile, grid["n"])
                 at = {"bkm": row, "bkn": row // grid["m"] * grid["n"] + column, "bmn": at_tile}
                 given = [
@@ -196,7 +195,7 @@ class Form(NamedTuple):
 
             whole = functools.partial(blocks, place=self.output)
             zeros = jax.tree.map(lambda x: jnp.zeros_like(jax.eval_shape(whole, x)), start)
-            sums = lax.fori_loop(0, -(-count // TURN), turn, zeros)
+            sums = lax.fori_loop(0, -(-count // TURN_TILES), turn, zeros)
             return jax.tree.map(lambda x, y: x + jax.linear_transpose(whole, x)(y)[0], start, sums)
 
         return lax.cond(4 * count > number, lambda: self.exact(*inputs), by_tiles)
@@ -204,12 +203,16 @@ class Form(NamedTuple):
 
 def _pays(*extents: int) -> bool:
     """Whether matrices of so few candidates that one reduction could take them are products: as
-    quick from WORTH on, and quicker soon after.
+    quick from LEAST_CANDIDATES on, and quicker soon after.
     """
     if not all(isinstance(size, int) for size in extents):
         return False
     _, count, rows, columns = extents
-    return count > direct.FEW and min(rows, columns) > 1 and math.prod(extents) >= WORTH
+    return (
+        count > UNROLLED_ENTRIES
+        and min(rows, columns) > 1
+        and math.prod(extents) >= LEAST_CANDIDATES
+    )
 
 
 def lowered(

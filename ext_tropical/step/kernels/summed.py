@@ -1,9 +1,9 @@
 """The sum of a step's candidates in any semiring, in memory of operands and result.
 
 The order of the sum depends on the number of contracted entries alone. They are in groups of at
-most GROUP; of G groups each has every G-th entry. In a group each block of BLOCK entries is added
-as a tree, and blocks one after another; then groups one after another. Where there are few cells
-the groups run side by side, because each turn would be short.
+most GROUP_ENTRIES; of G groups each has every G-th entry. In a group each block of BLOCK_ENTRIES is
+added as a tree, and blocks one after another; then groups one after another. Where there are few
+cells the groups run side by side, because each turn would be short.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ...algebra.semiring import Semiring, filled, whole_plus, whole_times
 Parts: TypeAlias = tuple[jax.Array, ...]
 """Each component of an array of entries."""
 
-BLOCK = 16
-"""Contracted entries in each turn, as in `blocked`: with 8 the fetch is not vectorised."""
+BLOCK_ENTRIES = 16
+"""Contracted entries in each turn, as in `selection`: with 8 the fetch is not vectorised."""
 
-GROUP = 1024
+GROUP_ENTRIES = 1024
 """The most entries of a group."""
 
-CELLS = 1 << 16
+BESIDE_CELLS = 1 << 16
 """Up to this number of cells of all groups, groups run side by side."""
 
 
@@ -100,14 +100,14 @@ def _summed(semiring: Semiring, sides: Sequence[Parts]) -> Parts:
     """The sum over k of two sides, or of one (batch, k, columns), which has one row."""
     batch, count, _ = sides[0][0].shape
     own = [side[0].shape[2] for side in sides]
-    groups = -(-count // GROUP)
+    groups = -(-count // GROUP_ENTRIES)
     if _is(groups, 1):
         return _group(semiring, sides, jnp.int32(0), 1)
     sizes = [batch, count, *own]
     are_known = all(isinstance(size, int) for size in sizes)
     cells = (batch, *([1] * (2 - len(own))), *own)
     zero = _zero(semiring, sides[0][0].dtype, cells)
-    if not are_known or (len(sides) == 2 and groups * batch * own[0] * own[1] > CELLS):
+    if not are_known or (len(sides) == 2 and groups * batch * own[0] * own[1] > BESIDE_CELLS):
 
         def added(i: jax.Array, total: Parts) -> Parts:
             part = _group(semiring, sides, jnp.asarray(i, jnp.int32), groups)
@@ -143,12 +143,12 @@ def _cut(semiring: Semiring, side: Parts, length: int, groups: int) -> Parts:
 def _group(semiring: Semiring, sides: Sequence[Parts], number: jax.Array, groups: int) -> Parts:
     """The sum of the group of a number."""
     batch, count, _ = sides[0][0].shape
-    if _is(groups, 1) and isinstance(count, int) and count <= BLOCK:
+    if _is(groups, 1) and isinstance(count, int) and count <= BLOCK_ENTRIES:
         return _tree(semiring, sides, count)
     own = [side[0].shape[2] for side in sides]
     cells = (batch, *([1] * (2 - len(own))), *own)
     last = (jnp.asarray(count - 1, jnp.int32) - number) // jnp.asarray(groups, jnp.int32)
-    is_whole = isinstance(count, int) and count % (groups * BLOCK) == 0
+    is_whole = isinstance(count, int) and count % (groups * BLOCK_ENTRIES) == 0
 
     def fetched(side: Parts, inner: jax.Array) -> Parts:
         at = jnp.minimum(inner, last) * jnp.asarray(groups, jnp.int32) + number
@@ -160,12 +160,14 @@ def _group(semiring: Semiring, sides: Sequence[Parts], number: jax.Array, groups
         return tuple(jnp.where((inner <= last)[:, None], x, zero) for x, zero in pairs)
 
     def turn(i: jax.Array, total: Parts) -> Parts:
-        inner = jnp.asarray(i, jnp.int32) * BLOCK + lax.iota(jnp.int32, BLOCK)
-        part = _tree(semiring, [fetched(side, inner) for side in sides], BLOCK)
+        inner = jnp.asarray(i, jnp.int32) * BLOCK_ENTRIES + lax.iota(jnp.int32, BLOCK_ENTRIES)
+        part = _tree(semiring, [fetched(side, inner) for side in sides], BLOCK_ENTRIES)
         return _applied(semiring, semiring.plus, total, part)
 
     length = -(-count // groups)
-    return lax.fori_loop(0, -(-length // BLOCK), turn, _zero(semiring, sides[0][0].dtype, cells))
+    return lax.fori_loop(
+        0, -(-length // BLOCK_ENTRIES), turn, _zero(semiring, sides[0][0].dtype, cells)
+    )
 
 
 def _tree(semiring: Semiring, sides: Sequence[Parts], width: int) -> Parts:

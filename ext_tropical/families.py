@@ -5,20 +5,20 @@ from __future__ import annotations
 from tenferro_jax.extension import register_extension
 from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 
-from ..algebra.semiring import SemiringKey
-from ..algebra.shipped import max_plus
-from ..network.entries import NetworkEntries
-from ..network.label_rows import Rows
-from ..network.log_derivatives import NetworkCurvature, NetworkShares
-from ..network.many import NetworkBest, NetworkSamples
-from ..network.value import TropicalNetwork
-from ..step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
-from ..step.at_winner import AtWinner
-from ..step.einsum_op import TropicalEinsum
-from ..step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
-from ..step.sum_einsum import SumEinsum
-from ..step.weighted_sum import WeightedSum
-from .alignment_op import Alignment, AlignmentCounts
+from .algebra.semiring import SemiringKey
+from .algebra.shipped import max_plus
+from .network.entries import NetworkEntries
+from .network.label_rows import Rows
+from .network.log_derivatives import NetworkCurvature, NetworkShares
+from .network.many import NetworkBest, NetworkSamples
+from .network.value import TropicalNetwork
+from .step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
+from .step.at_winner import AtWinner
+from .step.einsum_op import TropicalEinsum
+from .step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
+from .step.sum_einsum import SumEinsum
+from .step.weighted_sum import WeightedSum
+from .uses.alignment_op import Alignment, AlignmentCounts
 
 
 def register() -> None:

@@ -13,32 +13,112 @@ each candidate. XLA then searches the winner in the block.
 
 Sizes that are not a multiple of a tile are padded by repeating the last entry: a candidate seen
 twice changes neither value nor first winner in any semiring.
+
+Whether Mosaic GPU is there and the cards can run the kernel is checked at first use: loading it
+takes a third of a second, also without a card.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ...algebra.semiring import SelectiveSemiring
-from .backend import backend
 
-BLOCK = 16
+HOPPER = 9.0
+"""The first compute capability whose copy engine fills shared memory in blocks of several axes,
+which the kernel needs.
+"""
+
+
+class Backend(NamedTuple):
+    """The state of the backend.
+
+    Attributes:
+      pallas: jax.experimental.pallas, or None.
+      module: its mosaic_gpu, or None.
+      problem: why the kernel cannot be compiled, or "".
+    """
+
+    pallas: Any
+    module: Any
+    problem: str
+
+
+@functools.cache
+def backend() -> Backend:
+    """Load the backend, once.
+
+    Example:
+      >>> (backend().module is None) == bool(backend().problem)
+      True
+    """
+    if jax.__version_info__ < (
+        0,
+        11,
+    ):  # 0.10 has no public way to run such a kernel without a card, so none to test it
+        return Backend(None, None, f"it needs JAX 0.11 or newer, and this is {jax.__version__}")
+    try:
+        pallas, module = map(
+            importlib.import_module,
+            ("jax.experimental.pallas", "jax.experimental.pallas.mosaic_gpu"),
+        )
+    except ImportError as error:
+        return Backend(None, None, f"Mosaic GPU is missing: {error}")
+    return Backend(pallas, module, "")
+
+
+def problem_of_cards(devices: list[Any]) -> str:
+    """Why a card cannot run the kernel, or "".
+
+    Example:
+      >>> problem_of_cards([])
+      ''
+    """
+    old = [
+        d.device_kind for d in devices if float(getattr(d, "compute_capability", HOPPER)) < HOPPER
+    ]
+    return f"it needs compute capability {HOPPER} or newer, and {old[0]} has less" if old else ""
+
+
+@functools.cache
+def cards() -> list[Any]:
+    """The CUDA devices of this process; none if JAX does not have the platform."""
+    try:
+        return jax.devices("cuda")
+    except RuntimeError:
+        return []
+
+
+def problem() -> str:
+    """Why the kernel is not used here, or ""."""
+    return backend().problem or problem_of_cards(cards())
+
+
+def doctor() -> str:
+    """One line for `python -m tenferro_jax doctor`."""
+    why = problem() or ("" if cards() else "JAX has no CUDA device here")
+    return f"GPU kernel: off ({why})" if why else "GPU kernel: on"
+
+
+BLOCK_ENTRIES = 16
 """Contracted entries of a block, among which the winner is searched afterwards."""
 
-UNROLLED = 4
+TURN_ENTRIES = 4
 """Contracted entries in each turn of the innermost loop: the loop of the largest tile is 18 KB of
 instructions.
 """
 
-IN_FLIGHT = 4
+BLOCKS_IN_FLIGHT = 4
 """Blocks that are copied or waited for while one is searched."""
 
-PROGRAMS = 264
+LEAST_PROGRAMS = 264
 """The least number of programs for a tile size: two for each multiprocessor of an H200."""
 
 
@@ -65,7 +145,7 @@ def tile_for(batch: int, rows: int, columns: int, *, with_winner: bool) -> Tile:
     enough = (
         t
         for t in TILES[with_winner]
-        if batch * -(-rows // t.rows) * -(-columns // t.columns) >= PROGRAMS
+        if batch * -(-rows // t.rows) * -(-columns // t.columns) >= LEAST_PROGRAMS
     )
     return next(enough, TILES[with_winner][-1])
 
@@ -110,7 +190,7 @@ def contract(
 def _filled(x: jax.Array, width: int) -> jax.Array:
     """A matrix whose contracted and own sizes are multiples of a block and of a tile."""
     _, contracted, own = x.shape
-    missing = [(0, 0), (0, -contracted % BLOCK), (0, -own % width)]
+    missing = [(0, 0), (0, -contracted % BLOCK_ENTRIES), (0, -own % width)]
     return jnp.pad(x, missing, mode="edge") if any(after for _, after in missing) else x
 
 
@@ -154,12 +234,14 @@ def _searched(
             state: Sequence[jax.Array],
         ) -> tuple[jax.Array, ...]:
             def turn(i: jax.Array, value: jax.Array) -> jax.Array:
-                for t in range(UNROLLED):
-                    value = better(value, candidates(left, right, i * UNROLLED + t))
+                for t in range(TURN_ENTRIES):
+                    value = better(value, candidates(left, right, i * TURN_ENTRIES + t))
                 return value
 
             before, *last = state
-            value = lax.fori_loop(jnp.int32(0), jnp.int32(BLOCK // UNROLLED), turn, before)
+            value = lax.fori_loop(
+                jnp.int32(0), jnp.int32(BLOCK_ENTRIES // TURN_ENTRIES), turn, before
+            )
             if not with_winner:
                 return (value,)
             improved = (value != before) & (before == before)  # it never gets worse, and NaN stays
@@ -171,12 +253,12 @@ def _searched(
         start = (splat(semiring.identity(dtype), dtype), splat(0, jnp.int32))[: 1 + with_winner]
         search = gpu.emit_pipeline(
             block,
-            grid=(contracted // BLOCK,),
+            grid=(contracted // BLOCK_ENTRIES,),
             in_specs=[
-                gpu.BlockSpec((1, BLOCK, width), lambda i, at=at: (at_batch, i, at))
+                gpu.BlockSpec((1, BLOCK_ENTRIES, width), lambda i, at=at: (at_batch, i, at))
                 for width, at in zip(tile, (at_row, at_column), strict=True)
             ],
-            max_concurrent_steps=min(IN_FLIGHT, contracted // BLOCK),
+            max_concurrent_steps=min(BLOCKS_IN_FLIGHT, contracted // BLOCK_ENTRIES),
             init_carry=start,
         )
         for result, cells in zip(results, search(lhs, rhs), strict=True):
@@ -215,18 +297,21 @@ def _resolved(
     left, right = jnp.swapaxes(lhs, 1, 2), jnp.swapaxes(rhs, 1, 2)
 
     def candidate(t: int) -> jax.Array:
-        k = block * BLOCK + t
+        k = block * BLOCK_ENTRIES + t
         entries = (
             x.at[batch, own, k].get(mode="promise_in_bounds")
             for x, own in ((left, row), (right, column))
         )
         return semiring.times(*entries)
 
-    best, winner = candidate(0), block * BLOCK
-    for t in range(1, BLOCK):
+    best, winner = candidate(0), block * BLOCK_ENTRIES
+    for t in range(1, BLOCK_ENTRIES):
         # otherwise XLA keeps the candidates of the whole block, 64 bytes a cell, and is slower
         best, winner = lax.optimization_barrier((best, winner))
         other = candidate(t)
         takes = (semiring.better(other, best) | (other != other)) & (best == best)
-        best, winner = jnp.where(takes, other, best), jnp.where(takes, block * BLOCK + t, winner)
+        best, winner = (
+            jnp.where(takes, other, best),
+            jnp.where(takes, block * BLOCK_ENTRIES + t, winner),
+        )
     return winner

@@ -1,4 +1,5 @@
-"""The lowering of a step: one reduction of all candidates, or a loop in memory of a few results.
+"""Value and winner of a step: `reference` defines them in NumPy; `contract` lowers them to lax, as
+one reduction of all candidates or a loop in memory of a few results.
 
 If one side is a vector, there are no more candidates than entries of the operands, and one
 reduction is enough; a loop would have many turns with little work in each. The same holds if there
@@ -32,27 +33,189 @@ from jax import lax
 
 from ...algebra.semiring import SelectiveSemiring
 from ...algebra.shipped import are_finite
-from . import direct
 
-BLOCK = 16
+UNROLLED_ENTRIES = 4
+"""Up to this number, contracted entries are taken one by one. XLA makes this one elementwise loop,
+up to ten times as fast as a reduction over such a short axis."""
+
+REDUCED_CANDIDATES = 1 << 13
+"""The most candidates for one reduction: 64 KiB at most."""
+
+BLOCK_ENTRIES = 16
 """Contracted entries in each turn of the loop. XLA CPU keeps the fetched block as a separate array
 from 16 uses on; with fewer uses it folds the fetch into the loop, which then is not vectorised (ten
 times slower).
 """
 
-TILE = 128
+TILE_COLUMNS = 128
 """The most columns of a tile: 16 rows of them are a quarter of a first-level cache of 32 KiB."""
 
-FLAT = 8
+UNCUT_ROWS = 8
 """Up to this number of rows columns are not cut, because a cut copies them and they are read only a
 few times.
 """
 
-CELLS = 1 << 15
+PARTED_CELLS = 1 << 15
 """The contracted axis is cut into parts up to this number of cells times parts."""
 
-LONG = 1024
+PART_ENTRIES = 1024
 """The least number of contracted entries in a part."""
+
+
+def contract(
+    semiring: SelectiveSemiring,
+    operands: Sequence[jax.Array],
+    *,
+    with_winner: bool,
+    contracted_last: Sequence[bool] = (False, False),
+) -> tuple[jax.Array, ...]:
+    """Best candidate of each cell, and which it is.
+
+    Args:
+      semiring: the algebra.
+      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the
+        same dtype; sizes may be symbolic.
+      with_winner: whether winners are wanted.
+      contracted_last: for each operand, whether contracted entries were adjacent in memory before
+        it was transposed.
+
+    Returns:
+      (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The
+      winner is the first best candidate, the first NaN if there is one, -1 if nothing is
+      contracted. One operand has one column.
+
+    Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
+    """
+    batch, count, rows = operands[0].shape
+    columns = operands[1].shape[2] if len(operands) == 2 else 1
+    if _is_known(count) and count == 0:
+        cells = (batch, rows, columns)
+        return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[
+            : 1 + with_winner
+        ]
+    if len(operands) == 1 or fits_one_reduction(batch, count, rows, columns):
+        laid = [
+            jnp.swapaxes(x, 1, 2) if last else x
+            for x, last in zip(operands, contracted_last, strict=False)
+        ]
+        return one_reduction(
+            semiring, laid, with_winner=with_winner, contracted_last=contracted_last
+        )
+    return in_blocks(semiring, *operands, with_winner=with_winner)
+
+
+def fits_one_reduction(batch: int, count: int, rows: int, columns: int) -> bool:
+    """Whether one reduction of all candidates is as good as a loop; symbolic sizes count
+    as large.
+    """
+    few = _is_known(count) and count <= UNROLLED_ENTRIES
+    small = (
+        _is_known(batch, count, rows, columns)
+        and math.prod((batch, count, rows, columns)) <= REDUCED_CANDIDATES
+    )
+    vector = any(_is_known(size) and size == 1 for size in (rows, columns))
+    return few or small or vector
+
+
+def _is_known(*sizes: object) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+# --- one reduction -------------------------------------------------------------------------------
+
+
+def one_reduction(
+    semiring: SelectiveSemiring,
+    operands: Sequence[jax.Array],
+    *,
+    with_winner: bool,
+    contracted_last: Sequence[bool] = (False, False),
+) -> tuple[jax.Array, ...]:
+    """Best candidate of each cell, and which it is; at least one entry is contracted.
+
+    XLA reads the wide operand in its memory order; across its rows it would take up to 40 times as
+    long.
+
+    Args, Returns: as `contract`, except that an operand is (batch, own, contracted) if
+    `contracted_last`.
+
+    Cost: time and memory b m n k; XLA fuses the candidates into the reduction if it can.
+    """
+    own = [x.shape[1 if last else 2] for x, last in zip(operands, contracted_last, strict=False)]
+    wide = 0 if len(own) == 1 or _is_narrower(own[1], own[0]) else 1
+    axis = 3 if contracted_last[wide] else 2
+
+    def side(i: int, x: jax.Array) -> jax.Array:
+        if i == wide:
+            return x[:, None]
+        return jnp.expand_dims(x if contracted_last[i] else jnp.swapaxes(x, 1, 2), 5 - axis)
+
+    sides = [side(*each) for each in enumerate(operands)]
+    candidates = semiring.times(*sides) if len(sides) == 2 else sides[0]
+    found = _reduced(semiring, candidates, axis, with_winner)  # (batch, narrow, wide)
+    return found if wide == 1 else tuple(jnp.swapaxes(x, 1, 2) for x in found)
+
+
+def _is_narrower(columns: int, rows: int) -> bool:
+    """A symbolic size counts as wide. If both sides are equal, the columns are the wide one, so
+    that nothing is transposed.
+    """
+    return isinstance(columns, int) and (not isinstance(rows, int) or columns < rows)
+
+
+def _reduced(
+    semiring: SelectiveSemiring,
+    candidates: jax.Array,
+    axis: int,
+    with_winner: bool,
+) -> tuple[jax.Array, ...]:
+    count = candidates.shape[axis]
+    if isinstance(count, int) and count <= UNROLLED_ENTRIES:
+        return one_by_one(
+            semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)]
+        )[: 1 + with_winner]
+    if with_winner:
+        return _together(semiring, candidates, axis)
+    return (semiring.best(candidates, axis),)
+
+
+def one_by_one(
+    semiring: SelectiveSemiring,
+    candidates: Sequence[jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    """Value and winner among arrays of candidates, each taken once."""
+    value, *rest = candidates
+    winner = jnp.zeros(value.shape, jnp.int32)
+    for t, candidate in enumerate(rest, 1):
+        takes = (semiring.better(candidate, value) | (candidate != candidate)) & (value == value)
+        value, winner = jnp.where(takes, candidate, value), jnp.where(takes, jnp.int32(t), winner)
+    return value, winner
+
+
+def _together(
+    semiring: SelectiveSemiring,
+    candidates: jax.Array,
+    axis: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Value and winner in one reduction, because XLA may round a candidate differently if it is
+    computed twice.
+    """
+
+    def first_best(
+        x: tuple[jax.Array, jax.Array],
+        y: tuple[jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array]:
+        equal = (y[0] == x[0]) | ((x[0] != x[0]) & (y[0] != y[0]))
+        takes = jnp.where(equal, y[1] < x[1], semiring.better(y[0], x[0]) | (y[0] != y[0]))
+        return jnp.where(takes, y[0], x[0]), jnp.where(takes, y[1], x[1])
+
+    start = jnp.asarray(semiring.identity(candidates.dtype)), jnp.int32(2**31 - 1)
+    index = lax.broadcasted_iota(jnp.int32, candidates.shape, axis)
+    value, winner = lax.reduce((candidates, index), start, first_best, (axis,))
+    return value, winner
+
+
+# --- a loop over blocks --------------------------------------------------------------------------
 
 
 def in_blocks(
@@ -72,8 +235,8 @@ def in_blocks(
     if parts > 1:
         return _by_parts(semiring, lhs, rhs, parts, with_winner)
     batch, count, columns = rhs.shape
-    is_flat = isinstance(lhs.shape[2], int) and lhs.shape[2] <= FLAT
-    tiles = max(1, -(-columns // TILE)) if isinstance(columns, int) and not is_flat else 1
+    is_flat = isinstance(lhs.shape[2], int) and lhs.shape[2] <= UNCUT_ROWS
+    tiles = max(1, -(-columns // TILE_COLUMNS)) if isinstance(columns, int) and not is_flat else 1
     width = -(-columns // tiles)
     padded = (
         rhs
@@ -98,7 +261,9 @@ def _parts(lhs: jax.Array, rhs: jax.Array) -> int:
         (
             p
             for p in (8, 4, 2)
-            if p * batch * rows * columns <= CELLS and count % p == 0 and count // p >= LONG
+            if p * batch * rows * columns <= PARTED_CELLS
+            and count % p == 0
+            and count // p >= PART_ENTRIES
         ),
         1,
     )
@@ -121,7 +286,7 @@ def _by_parts(
         *(x.reshape(batch * parts, length, x.shape[2]) for x in (lhs, rhs)),
         with_winner=with_winner,
     )
-    best, *part = direct.contract(
+    best, *part = one_reduction(
         semiring, [value.reshape(batch, parts, rows * columns)], with_winner=with_winner
     )
     found = [best]
@@ -186,8 +351,8 @@ def _fast(
     blocks, width = _steps(operands)
     if (
         with_winner and isinstance(blocks, int) and blocks == 1
-    ):  # XLA makes no loop of one turn: see `direct`
-        return direct.one_by_one(semiring, _candidates(semiring, operands, jnp.int32(0), width)[1])
+    ):  # XLA makes no loop of one turn: see `_together`
+        return one_by_one(semiring, _candidates(semiring, operands, jnp.int32(0), width)[1])
     value = _values(semiring, operands)
     return (value, _first_equal(semiring, operands, value)) if with_winner else (value,)
 
@@ -195,7 +360,7 @@ def _fast(
 def _steps(operands: _Operands) -> tuple[int, int]:
     """(number of blocks, block width); a short static contraction is one block."""
     count = operands.columns.shape[2]
-    width = min(count, BLOCK) if isinstance(count, int) else BLOCK
+    width = min(count, BLOCK_ENTRIES) if isinstance(count, int) else BLOCK_ENTRIES
     return -(-count // width), width
 
 
@@ -309,63 +474,38 @@ def _careful(
     return _looped(operands.columns.shape[2], step, operands, start)[: 1 + with_winner]
 
 
-SMALL = 1 << 13
-"""The most candidates for one reduction: 64 KiB at most."""
+# --- the definition ------------------------------------------------------------------------------
 
 
-def contract(
-    semiring: SelectiveSemiring,
-    operands: Sequence[jax.Array],
-    *,
-    with_winner: bool,
-    contracted_last: Sequence[bool] = (False, False),
-) -> tuple[jax.Array, ...]:
-    """Best candidate of each cell, and which it is.
+def reference(
+    semiring: SelectiveSemiring, operands: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Value and first winner of each cell, one contracted entry after the other.
 
     Args:
       semiring: the algebra.
       operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the
-        same dtype; sizes may be symbolic.
-      with_winner: whether winners are wanted.
-      contracted_last: for each operand, whether contracted entries were adjacent in memory before
-        it was transposed.
+        same dtype.
 
     Returns:
-      (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The
-      winner is the first best candidate, the first NaN if there is one, -1 if nothing is
-      contracted. One operand has one column.
-
-    Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
+      value (batch, rows, columns) in the operands' dtype, winner int32 of the same shape: the first
+      best candidate, the first NaN if there is one, -1 if nothing is contracted. One operand has
+      one column.
     """
-    batch, count, rows = operands[0].shape
-    columns = operands[1].shape[2] if len(operands) == 2 else 1
-    if _is_known(count) and count == 0:
-        cells = (batch, rows, columns)
-        return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[
-            : 1 + with_winner
-        ]
-    if len(operands) == 1 or fits_one_reduction(batch, count, rows, columns):
-        laid = [
-            jnp.swapaxes(x, 1, 2) if last else x
-            for x, last in zip(operands, contracted_last, strict=False)
-        ]
-        return direct.contract(
-            semiring, laid, with_winner=with_winner, contracted_last=contracted_last
-        )
-    return in_blocks(semiring, *operands, with_winner=with_winner)
-
-
-def fits_one_reduction(batch: int, count: int, rows: int, columns: int) -> bool:
-    """Whether one reduction of all candidates is as good as a loop; symbolic sizes count
-    as large.
-    """
-    few = _is_known(count) and count <= direct.FEW
-    small = (
-        _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
-    )
-    vector = any(_is_known(size) and size == 1 for size in (rows, columns))
-    return few or small or vector
-
-
-def _is_known(*sizes: object) -> bool:
-    return all(isinstance(size, int) for size in sizes)
+    lhs = operands[0]
+    batch, count, rows = lhs.shape
+    shape = (batch, rows, operands[1].shape[2] if len(operands) == 2 else 1)
+    if count == 0:
+        return np.full(shape, semiring.zero(lhs.dtype)), np.full(shape, -1, np.int32)
+    winner = np.zeros(shape, np.int32)
+    value: Any = np.full(shape, semiring.identity(lhs.dtype))
+    with np.errstate(all="ignore"):
+        for k in range(count):
+            entries: list[Any] = [lhs[:, k, :, None], *(rhs[:, k, None, :] for rhs in operands[1:])]
+            candidate: Any = (
+                np.asarray(semiring.times(*entries)) if len(entries) == 2 else entries[0]
+            )
+            wins = np.asarray(semiring.better(candidate, value)) | (candidate != candidate)
+            wins &= value == value
+            value, winner = np.where(wins, candidate, value), np.where(wins, np.int32(k), winner)
+    return value, winner
