@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -299,7 +299,13 @@ def solve_sizes(
                 sizes.setdefault(str(w), h)
     for want, have, name in zip(declared, given, names, strict=True):
         for axis, (w, h) in enumerate(zip(want.shape, have.shape, strict=True)):
-            if w is h or not _is_known(w, sizes) or (size := bind_dim(w, sizes)) == h:
+            if w is h or (
+                is_symbolic_dim(w)
+                and str(w) not in sizes
+                and not symbols_of(str(w)) <= sizes.keys()
+            ):
+                continue
+            if (size := bind_dim(w, sizes)) == h:
                 continue
             where = f"{name}, axis {axis} (declared {w})"
             if are_equal(size, h) is None:
@@ -311,10 +317,6 @@ def solve_sizes(
             )
     require_constraints(symbol_constraints(declared), sizes)
     return sizes
-
-
-def _is_known(dim: SymDim, sizes: Mapping[str, SymDim]) -> bool:
-    return not is_symbolic_dim(dim) or str(dim) in sizes or symbols_of(str(dim)) <= sizes.keys()
 
 
 def is_inexact(value: Shaped) -> bool:

@@ -167,7 +167,7 @@ def unpack(content: bytes | bytearray, limits: Limits, where: str) -> Content:
     return Content(everything, slice(HEADER_BYTES, HEADER_BYTES + text_bytes), version)
 
 
-def _digest(head: bytes | memoryview, parts: Sequence[bytes | memoryview]) -> bytes:
+def _digest(head: bytes | bytearray | memoryview, parts: Sequence[bytes | memoryview]) -> bytes:
     sha = hashlib.sha256(head)
     for part in parts:
         sha.update(part)
@@ -232,10 +232,8 @@ class Manifest:
 def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
     """The content of a file: the unchanged bytes of the program, and the footer."""
     text = _manifest_text(manifest, len(body))
-    digest = hashlib.sha256(body)
     rest = text + _LENGTH.pack(len(text))
-    digest.update(rest)
-    return b"".join((body, rest, _TAIL.pack(digest.digest(), PROGRAM_MAGIC)))
+    return b"".join((body, rest, _TAIL.pack(_digest(body, [rest]), PROGRAM_MAGIC)))
 
 
 def _manifest_text(manifest: Manifest, body_bytes: int) -> bytes:

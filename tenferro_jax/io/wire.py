@@ -82,13 +82,12 @@ def from_wire(
       >>> from_wire(to_wire(trace(jnp.sin, jnp.zeros(2)))).to_jax()(jnp.zeros(2)).tolist()
       [0.0, 0.0]
     """
-    where = "graph bytes"
     require_kind(
         source, bytes | bytearray | memoryview, "from_wire", "bytes", "Read a file with load_graph."
     )
     require_kind(limits, Limits, "from_wire", "Limits", "Leave it out for the usual.", "limits")
-    content = unpack(bytes(source), limits, where)
-    return GraphReader(content, limits, skip_missing_extensions, trusted, where).read()
+    content = unpack(bytes(source), limits, "graph bytes")
+    return GraphReader(content, limits, skip_missing_extensions, trusted, "graph bytes").read()
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
