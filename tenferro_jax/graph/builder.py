@@ -264,7 +264,8 @@ class GraphBuilder:
 
     def absorb(self, body: Graph) -> None:
         """Add the AD rules of a body, and the names of its lost rules."""
-        self.rules = self.rules.united(body.rules)
+        if body.rules:
+            self.rules = self.rules.united(body.rules)
         self.lose_rules(body.lost_rules)
 
     def lose_rules(self, names: Sequence[str]) -> None:
