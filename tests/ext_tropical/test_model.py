@@ -2,7 +2,6 @@
 against published numbers.
 """
 
-import json
 import pathlib
 
 import chex
@@ -229,18 +228,6 @@ def test_marginals_look_at_every_part(spoil, part):
         assert np.isnan(jax.jit(ask)(net, 5)["a"]).all()
 
 
-def test_evidence_of_probability_zero():
-    """Either is tuberculosis or cancer: it cannot be no (1) where one of them is yes (0)."""
-    net = Network.from_uai(DATA / "asia.uai")
-    names = list(json.loads((DATA / "asia.json").read_text()))
-    given = net.given({names.index("lung"): 0, names.index("either"): 1})
-    assert float(given.log_partition()) == -np.inf
-    assert not given.best().feasible
-    assert given.count() == 0
-    for ask in (Network.marginals, Network.entropy, lambda n: n.sample(jax.random.key(0))):
-        ends_in(lambda ask=ask: ask(given), InvalidConfig, "tables and evidence that allow")
-
-
 def test_a_network_is_a_pytree_that_prints_and_does_not_change():
     net = Network("ab,bc->", np.zeros((2, 3)), np.zeros((3, 4)))
     leaves, structure = jax.tree.flatten(net)
@@ -379,19 +366,6 @@ def test_a_network_is_written_and_read(tmp_path, seed, names):
     for table, read in zip(net.tables, again.tables, strict=True):
         np.testing.assert_allclose(read, table, rtol=1e-14, atol=1e-15)
     assert float(again.entropy()) == pytest.approx(float(net.entropy()), rel=1e-12)
-
-
-def test_a_written_network_takes_the_evidence_of_the_file_it_came_from(tmp_path):
-    (tmp_path / "net.uai").write_text("MARKOV 2  2 3  2  1 1  2 0 1  3 1 2 3  6 1 2 3 4 5 6")
-    (tmp_path / "net.evid").write_text("1 1 2")
-    net = Network.from_uai(tmp_path / "net.uai")
-    assert list(net.variables) == [1, 0]
-    net.to_uai(tmp_path / "again.uai")
-    found = (
-        Network.from_uai(tmp_path / x, tmp_path / "net.evid") for x in ("net.uai", "again.uai")
-    )
-    for each in found:
-        np.testing.assert_allclose(each.marginals()[0], [3 / 9, 6 / 9], rtol=1e-12)
 
 
 def test_variables_without_a_factor_and_comments(tmp_path):

@@ -161,23 +161,3 @@ def test_published_networks_against_pgmpy(name):
         states = judge.map_query(best, evidence=known, show_progress=False)
         chosen = tuple(names[x].index(states[x]) for x in best)
         assert together[chosen] == pytest.approx(want[0], rel=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["asia", "cancer", "survey", "child"])
-def test_files_against_pgmpy(name, tmp_path):
-    """pgmpy reads what `to_uai` writes."""
-    pgmpy, bayes = shipped(name)
-    with np.errstate(divide="ignore"):
-        tables = {tuple(x.variables): np.log(x.values) for x in bayes.get_cpds()}
-    net = Network.from_factors(tables)
-    net.to_uai(tmp_path / "net.uai")
-    read = pgmpy.readwrite.UAIReader(str(tmp_path / "net.uai"))
-    markov = read.get_model()
-    number = {variable: f"var_{i}" for i, variable in enumerate(net.variables)}
-    assert len(markov.factors) == len(tables)
-    for scope, table in tables.items():
-        own = [number[x] for x in scope]
-        (found,) = [f for f in markov.factors if f.variables == own]
-        np.testing.assert_allclose(found.values, np.exp(table), rtol=1e-14)

@@ -6,6 +6,7 @@ import math
 
 import chex
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import opt_einsum
@@ -19,16 +20,17 @@ from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
 from ..sweep import times as cases
-from .small_networks import TEMPERATURE, brute, grid, network, reals, shares, soft
+from .small_networks import TEMPERATURE, candidates, grid, network, reals, shares, soft
 
 SOFT = functools.partial(tropical_einsum, semiring=log_sum_exp(TEMPERATURE))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_exported", [False, True])
 @pytest.mark.parametrize("seed", range(1, 1 + cases(2)))
-def test_soft_values_shares_and_what_shares_depend_on(seed):
+def test_soft_values_shares_and_what_shares_depend_on(seed, is_exported):
     """The second derivatives are those of NumPy's shares, by differences; forward over reverse and
-    reverse over forward.
+    reverse over forward; by the library, and in an export by loops.
     """
     equation, shapes = network(seed)
     operands, along = reals(shapes, seed), tuple(reals(shapes, seed + 1))
@@ -41,7 +43,8 @@ def test_soft_values_shares_and_what_shares_depend_on(seed):
         return f(*xs), jax.jvp(gradient, xs, along), slope(*xs)
 
     close = functools.partial(chex.assert_trees_all_close, rtol=1e-6, atol=1e-8)
-    value, (gradients, bends), bend = solve(*operands)
+    run = jax.export.export(solve)(*operands).call if is_exported else solve
+    value, (gradients, bends), bend = run(*operands)
     np.testing.assert_allclose(value, soft(equation, *operands), rtol=1e-12, atol=1e-12)
     chex.assert_trees_all_close(list(gradients), shares(equation, *operands), rtol=1e-10)
     step = 1e-5
@@ -53,21 +56,15 @@ def test_soft_values_shares_and_what_shares_depend_on(seed):
     close(bend, bends[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.1)])
-def test_soft_values_of_other_dtypes(dtype, error):
-    for seed in range(1, 1 + cases(2)):
-        equation, shapes = network(seed)
-        operands = [x.astype(jnp.dtype(dtype)) for x in reals(shapes, seed)]
-        exact = [x.astype(np.float64) for x in operands]
-        value, pull = jax.jit(functools.partial(jax.vjp, functools.partial(SOFT, equation)))(
-            *operands
-        )
-        assert value.dtype == dtype
-        want, ones = soft(equation, *exact), np.ones_like(value)
-        np.testing.assert_allclose(value.astype(float), want, rtol=error, atol=error)
-        for got, share in zip(jax.jit(pull)(ones), shares(equation, *exact), strict=True):
-            np.testing.assert_allclose(got.astype(float), share, rtol=error, atol=error)
+def test_soft_values_of_16_bits():
+    equation, shapes = network(1)
+    operands = [x.astype(jnp.bfloat16) for x in reals(shapes, 1)]
+    exact = [x.astype(np.float64) for x in operands]
+    value, pull = jax.vjp(functools.partial(SOFT, equation), *operands)
+    assert value.dtype == jnp.bfloat16
+    np.testing.assert_allclose(value.astype(float), soft(equation, *exact), rtol=0.1, atol=0.1)
+    for got, share in zip(pull(jnp.ones_like(value)), shares(equation, *exact), strict=True):
+        np.testing.assert_allclose(got.astype(float), share, rtol=0.1, atol=0.1)
 
 
 def test_soft_edges():
@@ -89,43 +86,24 @@ def test_soft_edges():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["log_sum_exp", "max_mul", "min_plus"])
-def test_three_derivatives_along_a_line(name):
-    """Forward and reverse, by differences of NumPy's value."""
-    equation = "ab,bc,ca->"
-    operands = [np.exp(x) for x in reals([(2, 2)] * 3, 7)]
-    along = reals([(2, 2)] * 3, 8)
-    judge = soft if name == "log_sum_exp" else functools.partial(brute, name)
-    semiring = log_sum_exp(TEMPERATURE) if name == "log_sum_exp" else name
+@pytest.mark.parametrize("turn", [lambda f: lambda s: jax.jvp(f, (s,), (1.0,))[1], jax.grad])
+def test_third_derivatives_along_a_line(turn):
+    """By JAX's own derivatives of one sum over all candidates."""
+    equation, shapes = "ab,bc,ca->", [(2, 2)] * 3
+    operands, along = reals(shapes, 7), reals(shapes, 8)
 
-    def value(s):
-        moved = (x + s * t for x, t in zip(operands, along, strict=True))
-        return tropical_einsum(equation, *moved, semiring=semiring)
+    def dense(*xs):
+        every = candidates(jnp.add, equation, xs, jnp) / TEMPERATURE
+        return TEMPERATURE * jax.nn.logsumexp(every)
 
-    def forward(f):
-        return lambda s: jax.jvp(f, (s,), (1.0,))[1]
+    def third(value):
+        def line(s):
+            return value(*(x + s * t for x, t in zip(operands, along, strict=True)))
 
-    @jax.jit
-    def derivatives(s):
-        found = []
-        for turn in (forward, jax.grad):
-            f = value
-            for _ in range(3):
-                f = turn(f)
-                found.append(f(s))
-        return found
+        return jax.jit(turn(turn(turn(line))))(0.0)
 
-    h = 0.01
-    at = [
-        judge(equation, *(x + k * h * t for x, t in zip(operands, along, strict=True))).item()
-        for k in range(-3, 4)
-    ]
-    want = [
-        np.dot([-1, 9, -45, 0, 45, -9, 1], at) / (60 * h),
-        np.dot([2, -27, 270, -490, 270, -27, 2], at) / (180 * h**2),
-        np.dot([1, -8, 13, 0, -13, 8, -1], at) / (8 * h**3),
-    ]
-    np.testing.assert_allclose(derivatives(0.0), want * 2, rtol=1e-4, atol=1e-6)
+    ours = third(functools.partial(SOFT, equation))
+    np.testing.assert_allclose(ours, third(dense), rtol=1e-9)
 
 
 LARGE = {  # plans of one large step; operands and result have orders of their own

@@ -1,4 +1,9 @@
 // The steps of a plan one after another. A step is strides: a list of axes for its cells and one for its candidates.
+//
+// All questions are one forward pass, `Values` by `solve_step`, and one of three ways back: `walk` chooses a candidate of each step (the first
+// winner, a sample, the n-th best), `weigh_step` goes through all candidates with their shares (derivatives under log-sum-exp), `at_labels`
+// reads or adds entries of the tables alone. A step is solved candidate by candidate (`search`), as batched matrices (`search_by_tiles`), or as
+// products of exponentials (`Products`); the constants below say from which size on.
 #include "network.h"
 
 #include <algorithm>
@@ -32,7 +37,8 @@ struct Axis {
   int64_t extent, left, right;
 };
 
-// Entries of two operands in row-major order of some axes, in runs of at most kRun that share one table of offsets.
+// Entries of two operands in row-major order of some axes, in runs of at most kRun that share one table of offsets: an address is a sum of two
+// numbers then, and not a division for every axis. Neighbouring axes that lie as one are one, so most runs are long.
 class Runs {
  public:
   struct Run {
@@ -244,7 +250,7 @@ Bytes room(int64_t count, int64_t item) { return Bytes(new char[static_cast<size
 
 // --- runs of entries -----------------------------------------------------------------------------------------------------------
 
-// A run of an operand: where it lies, if its entries are side by side, else gathered.
+// A run of an operand: where it lies, if its entries are side by side, else gathered, so that the folds read vectors in either case.
 template <class T>
 class Gather {
  public:
@@ -268,7 +274,7 @@ class Gather {
   T kept_[kRun];
 };
 
-// Winners of a step, in the fewest bytes that hold them.
+// Winners of a step, in the fewest bytes that hold them: all are kept until the walk back, and most steps have few candidates.
 struct Winners {
   Bytes data;
   int64_t item = 0;
@@ -321,7 +327,7 @@ void over_runs(const Context& context, const Runs& runs, int64_t candidates, con
   parallel(context.pool, parts, [&](int64_t i) { work(runs.runs() * i / parts, runs.runs() * (i + 1) / parts); });
 }
 
-// In lanes, for little rounding.
+// In lanes: the error of a sum grows with how many terms are added one after another, and lanes are vectors.
 template <class T>
 T sum_of(const T* x, int64_t count) {
   constexpr int64_t lanes = 16;
@@ -384,7 +390,8 @@ void log_sums(const Context& context, const Runs& cells, const Runs& choices, co
   });
 }
 
-// Whether runs go along the candidates of a cell, not along cells.
+// Whether runs go along the candidates of a cell, not along cells: a fold along candidates ends in one number, which costs more than to fold
+// cells side by side, unless there are few of them.
 bool goes_by_cell(const Runs& cells, const Runs& choices) { return choices.length() > 4 * cells.length(); }
 
 template <class T>
@@ -937,7 +944,7 @@ void solve_step(const Context& context, const Step& step, const void* lhs, const
     }
 }
 
-// All values of a plan, by their numbers. Those that steps have read are freed, unless they are kept, with the sums of log-sum-exp.
+// All values of a plan, by their numbers. Each is read by one step and freed then, unless the way back needs it, with the sums of log-sum-exp.
 template <class T>
 class Values {
  public:
@@ -1159,7 +1166,8 @@ void log_derivative(const Context& context, const Plan& plan) {
   }
 }
 
-// The second derivative. A share w of a step's result v moves along tangents t by w (t_left + t_right - t_v) / T.
+// The second derivative. A share w of a step's result v moves along tangents t by w (t_left + t_right - t_v) / T. So forward the first
+// tangents come along with the second ones, and backward every cotangent has a second one beside it; no step is differentiated twice.
 template <class T>
 void log_curvature(const Context& context, const Plan& plan) {
   const Ask& ask = context.ask;
