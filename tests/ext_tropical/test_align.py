@@ -1,4 +1,4 @@
-"""align against every alignment, Biopython, and the recursions of its sources in NumPy loops."""
+"""align against every alignment, parasail, and the recursions of its sources in NumPy loops."""
 
 import functools
 import itertools
@@ -179,35 +179,6 @@ def test_long_tables_against_loops(shape, band):
     assert (path[0], path[-1]) == ((0, 0), (shape[0] - 1, shape[1] - 1))
     assert {(k - i, m - j) for (i, j), (k, m) in itertools.pairwise(path)} <= set(MOVES.values())
     assert sum(costs[place] for place in path) == table[-1, -1]
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize("mode", ["global", "local"])
-@pytest.mark.parametrize(("gap", "gap_open"), [(-8, None), (-1, -11), (-2, -10)])
-def test_proteins_against_biopython(mode, gap, gap_open):
-    judge = pytest.importorskip("Bio.Align")
-    aligner = judge.PairwiseAligner(
-        mode=mode, substitution_matrix=judge.substitution_matrices.load("BLOSUM62")
-    )
-    aligner.extend_gap_score = gap
-    aligner.open_gap_score = gap if gap_open is None else gap_open
-    rng, letters = np.random.default_rng(0), "ARNDCQEGHILKMFPSTWYV"
-    for m, n in ((60, 60), (20, 45), (45, 20)):
-        first = "".join(rng.choice(list(letters), m))
-        second = "".join(rng.choice(list(letters), n))
-        scores = np.array([[aligner.substitution_matrix[a][b] for b in second] for a in first])
-        result = align(
-            scores,
-            gap=float(gap),
-            gap_open=None if gap_open is None else float(gap_open),
-            mode=mode,
-        )
-        assert result.score == aligner.score(first, second)
-        path = listed(result.path)
-        start = gap if gap_open is None else gap_open
-        assert score_of(np.add, path, scores, gap, start) == result.score
-        aligned = np.array([row for row in path if min(row) >= 0])
-        assert (np.diff(aligned, axis=0) > 0).all()
 
 
 @pytest.mark.few(6)

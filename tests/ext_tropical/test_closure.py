@@ -236,18 +236,6 @@ def test_values_agree_with_scipy_and_walks_have_them(case):
     check_walks(result, weights, name)
 
 
-@pytest.mark.slow
-def test_a_path_through_every_node_is_found():
-    """The longest one there can be, n - 1 edges, for every n around powers of 2."""
-    for n in (2, 3, 5, 6, 9):
-        weights = np.full((n, n), INF)
-        weights[np.arange(n - 1), np.arange(1, n)] = 1
-        result = closure(weights)
-        assert nodes_of(result, 0, n - 1) == list(range(n))
-        assert nodes_of(result, n - 1, 0) == []
-        assert result.value[0, n - 1] == n - 1
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("n", [2, 5, 9])
 def test_predecessors_lead_back_to_the_source(n):
