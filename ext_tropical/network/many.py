@@ -14,7 +14,7 @@ from jax import lax
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan
-from tenferro_jax.errors import DTypeError, InvalidConfig
+from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import apply, extension_op
 
 from ..algebra.semiring import Semiring
@@ -147,17 +147,6 @@ class NetworkBest(Question):
     def extents(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
         """The number of assignments."""
         return {"place": self.count}
-
-    def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
-        """That of the tables."""
-        names = {m.dtype.name for m in inputs}
-        if names not in ({"float32"}, {"float64"}):
-            raise DTypeError(
-                where=self.place_of(),
-                given=f"tables of {', '.join(sorted(names))}",
-                needed="float32 or float64 for all",
-            )
-        return inputs[0].dtype
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         """Each entry of an operand or result has a list of values in falling order, and with each

@@ -115,29 +115,6 @@ def test_large_steps_run_between_loops(monkeypatch):
     assert 0 < len(ran) < 2 * len(plan.steps)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_entries_at_an_assignment_and_their_transpose(dtype):
-    plan, tables = network(3, dtype, special=False)
-
-    @jax.jit
-    def found(*tables):
-        value, winners = loops.search(plan, max_plus, tables, True)
-        labels = walk.coordinates(plan, winners)
-        every, pull = jax.vjp(
-            lambda *x: walk.entries(plan, labels, x), *(x.astype("float32") for x in tables)
-        )
-        weights = jnp.arange(every.size, dtype=dtype).reshape(every.shape)
-        ours = walk.add_entries(plan, labels, weights)
-        wide = pull(weights.astype("float32"))
-        return value, every.astype(dtype).sum(0), ours, [x.astype(dtype) for x in wide]
-
-    value, total, ours, want = found(*tables)
-    equal(value, total)
-    for x, y in zip(ours, want, strict=True):
-        equal(x, y)
-
-
 def test_a_program_does_not_grow_with_the_plan():
     def size(count):
         labels = [chr(200 + i) for i in range(count)]

@@ -74,14 +74,6 @@ def test_scores_and_probabilities_against_all_assignments(seed, variables):
     np.testing.assert_allclose(want[at], best.value, rtol=1e-11)
 
 
-def test_marginal_map_is_not_the_best_assignment():
-    p = np.array([[0.4, 0.0, 0.0], [0.2, 0.2, 0.2]])
-    with np.errstate(divide="ignore"):
-        net = Network("ab->", np.log(p))
-    assert int(net.best().labels["a"]) == 0
-    assert int(net.sum_out("b").best().labels["a"]) == 1
-
-
 QUESTIONS = {
     "value": Network.value,
     "best": lambda net: net.best().labels,
