@@ -342,14 +342,14 @@ class Reader:
       is_derivative_free: whether this is the body of a function with a custom derivative, which
         replaces those inside.
       made: the results of `once`, shared with the readers of bodies.
-      callers: the equations whose bodies are being read, outermost first; also shared.
+      callers: the equations whose bodies are being read, outermost first.
     """
 
     builder: GraphBuilder
     rule_depth: int = RULE_DEPTH
     is_derivative_free: bool = False
     made: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    callers: list[Eqn | None] = dataclasses.field(default_factory=list)
+    callers: tuple[Eqn, ...] = ()
 
     def once(self, key: tuple[object, ...], make: Callable[[], object]) -> Any:
         """The result of `make`, made once for each key; its first entry is a jaxpr, and JAX keeps
@@ -377,13 +377,8 @@ class Reader:
           caller: the equation that calls this jaxpr; errors name its source line if an inner
             equation has none.
         """
-        self.callers.append(caller)
-        try:
-            return self._read(closed, inputs)
-        finally:
-            self.callers.pop()
-
-    def _read(self, closed: ClosedJaxpr, inputs: Sequence[Value]) -> list[Value]:
+        callers = self.callers if caller is None else (*self.callers, caller)
+        reader = dataclasses.replace(self, callers=callers)
         jaxpr, constants = jax_seam.open_jaxpr(closed)
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))
@@ -395,8 +390,8 @@ class Reader:
             return value if hasattr(value, "meta") else self.builder.constant(value)
 
         for eqn in jaxpr.eqns:
-            row = self._row(eqn)
-            outs = row(self, eqn, [value_of(atom) for atom in eqn.invars])
+            row = reader._row(eqn)
+            outs = row(reader, eqn, [value_of(atom) for atom in eqn.invars])
             values.update(zip(eqn.outvars, outs, strict=True))
         return [value_of(atom) for atom in jaxpr.outvars]
 
@@ -427,7 +422,7 @@ class Reader:
         tracebacks = [
             caller.source_info.traceback
             for caller in (eqn, *reversed(self.callers))
-            if caller is not None and caller.source_info.traceback is not None
+            if caller.source_info.traceback is not None
         ]
         recorded = ((f.file_name, f.line_num) for each in tracebacks for f in each.frames)
         running = ((f.f_code.co_filename, number) for f, number in traceback.walk_stack(None))
