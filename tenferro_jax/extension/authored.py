@@ -50,11 +50,10 @@ class _Shown(NamedTuple):
 
 def shown(tree: PyTree) -> str:
     """A tree for an error: dtypes and shapes in place of arrays and of traced values."""
-
-    def brief(x: Any) -> Any:
-        return _Shown(str(TensorMeta(x.dtype, x.shape))) if hasattr(x, "dtype") else x
-
-    return f"{jax.tree.map(brief, tree)!r:.200}"
+    brief = jax.tree.map(
+        lambda x: _Shown(str(TensorMeta(x.dtype, x.shape))) if hasattr(x, "dtype") else x, tree
+    )
+    return f"{brief!r:.200}"
 
 
 # --- functions as they are ------------------------------------------------------------------------
@@ -104,9 +103,12 @@ def adopted(function: Any, family_id: str) -> Adopted:
     given = function
     while isinstance(function, functools.partial) and not function.args:
         fixed, function = function.keywords | fixed, function.func
-    function = with_rules(function) or function
+    # jax.jit keeps the rule of what it wraps; under it is the function that has it.
+    wrapped = function
+    while wrapped is not None and not isinstance(wrapped, WITH_RULES):
+        wrapped = None if inspect.isfunction(wrapped) else getattr(wrapped, "__wrapped__", None)
+    custom, function = wrapped is not None, wrapped or function
     source = inspect.unwrap(function)
-    custom = isinstance(function, WITH_RULES)
     if not inspect.isfunction(source) or (custom and function.symbolic_zeros):
         raise refusal(
             f"{given!r:.100}",
@@ -177,15 +179,6 @@ def adopted(function: Any, family_id: str) -> Adopted:
     return made._replace(
         jvp=lambda primals, outputs, tangents, **values: forward(primals, tangents, **values)[1]
     )
-
-
-def with_rules(function: Any) -> Any:
-    """The jax.custom_vjp or jax.custom_jvp that was jitted, since jax.jit keeps its rule; None if
-    there is none.
-    """
-    while function is not None and not isinstance(function, WITH_RULES):
-        function = None if inspect.isfunction(function) else getattr(function, "__wrapped__", None)
-    return function
 
 
 # --- what was written for an op -------------------------------------------------------------------
