@@ -16,7 +16,7 @@ import pytest
 from ..house import ROOT
 from . import host_calls, two_processes
 
-SECONDS = 60
+SECONDS = 240
 
 
 def run_both(folder):
