@@ -82,6 +82,8 @@ class Form(NamedTuple):
             weights.append(jnp.exp((x - tops[-1]) / self.temperature))
         rows, columns = self.layout.matrices(*tops)
         rows = jnp.swapaxes(rows, 1, 2)
+        # The sum of two floats and exactly what its rounding lost (Knuth's two-sum), which exp
+        # would see where scores are large.
         total = rows + columns
         part = total - rows
         lost = (rows - (total - part)) + (columns - part)
@@ -109,6 +111,8 @@ class Form(NamedTuple):
         count = math.prod(summed.values())
         if not isinstance(count, int) or count <= PART_TERMS:
             return contract(*arrays)
+        # XLA adds the terms of a product one after another. Parts of the longest summed label,
+        # added in a loop, round less; padding with zeros makes them equal.
         label = max(summed, key=lambda c: summed[c])
         parts = min(-(-count // PART_TERMS), MOST_PARTS, summed[label])
         width = -(-summed[label] // parts)
@@ -146,11 +150,14 @@ class Form(NamedTuple):
         grid = {c: -(-extents[c] // TILE_SIDE) for c in "mn"} | {"b": extents["b"]}
         tile = {c: -(-extents[c] // grid[c]) for c in "mn"}
         number = math.prod(grid.values())
+        # One turn of the loop below would take all tiles.
         if number <= TURN_TILES:
             return self.exact(*inputs)
 
         def blocks(x: jax.Array, place: str, fill: float = 0) -> jax.Array:
             matrix = grouped(self.labels[place], x, [groups[c] for c in place])
+            # Each place is cut along the labels it has: an operand into rows or columns of tiles, a
+            # result into tiles. The numbers of tiles come first, then what is inside one.
             padded = jnp.pad(
                 matrix,
                 [(0, grid[c] * tile[c] - extents[c]) if c in tile else (0, 0) for c in place],
@@ -177,6 +184,7 @@ class Form(NamedTuple):
 
         def by_tiles() -> jax.Array:
             rounded = -(-number // TURN_TILES) * TURN_TILES
+            # The bad tiles first; the loop ends after them, because its length is computed.
             (order,) = jnp.nonzero(flags, size=rounded, fill_value=number)
 
             def turn(i: jax.Array, sums: Any) -> Any:
@@ -196,6 +204,7 @@ class Form(NamedTuple):
             whole = functools.partial(blocks, place=self.output)
             zeros = jax.tree.map(lambda x: jnp.zeros_like(jax.eval_shape(whole, x)), start)
             sums = lax.fori_loop(0, -(-count // TURN_TILES), turn, zeros)
+            # Cutting is linear, so its transpose puts tiles back where they were cut.
             return jax.tree.map(lambda x, y: x + jax.linear_transpose(whole, x)(y)[0], start, sums)
 
         return lax.cond(4 * count > number, lambda: self.exact(*inputs), by_tiles)
@@ -284,6 +293,8 @@ def weighted(form: Form, *inputs: jax.Array) -> jax.Array:
         return weights, ((top - value) + lost) / form.temperature
 
     weights, gap = shifted()
+    # exp((lhs + rhs - value) / T) is the product of three arrays, one in each place. Factors
+    # multiply the array of their place; that in the place of the result is constant in the sum.
     sides = dict(zip(PLACES, [*weights, jnp.exp(gap)], strict=True))
     counts = dict(zip(PLACES, (lhs != -jnp.inf, rhs != -jnp.inf, gap <= most), strict=True))
     for place, x in zip(form.places[3:], factors, strict=True):
@@ -302,6 +313,7 @@ def weighted(form: Form, *inputs: jax.Array) -> jax.Array:
             inputs,
             found,
             bad(shifted()[1]) | ~sound,
+            # A weight at the value inf is 0, so that good cells of a tile add nothing twice.
             lambda bad, lhs, rhs, value, *factors: form.exact_tiles(
                 lhs, rhs, jnp.where(bad, value, jnp.inf), *factors
             ),
