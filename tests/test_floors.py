@@ -8,6 +8,8 @@ import graphlib
 import pathlib
 import re
 
+import pytest
+
 from tests import house
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -201,9 +203,10 @@ def test_no_import_inside_a_function_but_for_optional_dependencies():
     assert not hidden
 
 
-def test_parameters_say_what_they_take():
-    of_any, every = house.parameters(house.sources(*house.PACKAGES))
-    assert of_any <= 0.03 * every
+@pytest.mark.parametrize("what", house.BUDGETS)
+def test_the_house_is_within_its_budgets(what):
+    assert house.figures().keys() == house.BUDGETS.keys()
+    assert house.figures()[what] <= house.BUDGETS[what]
 
 
 def test_no_file_is_too_long():
