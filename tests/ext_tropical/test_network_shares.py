@@ -283,5 +283,6 @@ def test_posteriors_of_a_long_chain_are_as_good_as_those_of_a_plain_scan():
     net = Network(f"{','.join(terms)}->", tables[0], *tables[2], *[tables[1]] * (length - 1))
     marginals = net.marginals()
     ours = np.stack([marginals[name] for name in names])
-    missed = [(abs(x.sum(1) - 1).max(), abs(x - want).max()) for x in (ours, plain)]
+    found = [np.asarray(x, float) for x in (ours, plain)]
+    missed = [(abs(x.sum(1) - 1).max(), abs(x - np.asarray(want)).max()) for x in found]
     assert all(a <= 2 * b for a, b in zip(*missed, strict=True))
