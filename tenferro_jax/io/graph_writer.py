@@ -174,7 +174,7 @@ class GraphWriter:
     def _tree(self, tree: PyTreeDef, where: str) -> Any:
         plain = structure_json(tree, f"to_wire, {where}")
         if has_classes(plain):
-            self.version = 2
+            self.version = max(self.version, 2)
             require_lasting(tree, f"to_wire, {where}")
         return plain
 
