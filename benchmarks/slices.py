@@ -114,13 +114,10 @@ def overheads(slices: int) -> dict[str, tuple[int, float]]:
     few = min(slices, 1000)
     parts = [plan.run(i, x, x, x) for i in range(few)]
     every = [parts[0]._replace(number=i) for i in range(plan.slices)]
-    with tempfile.TemporaryDirectory() as folder:
-        kept = least(lambda: [plan.run(i, x, x, x, keep=folder) for i in range(few)], 1)
     found = {
         "tropical_einsum, memory_limit": (plan.slices, least(lambda: best(x, x, x)) / plan.slices),
         "tj.einsum, memory_limit": (count, least(lambda: total(x, x, x)) / count),
         "plan.run": (few, least(lambda: [plan.run(i, x, x, x) for i in range(few)]) / few),
-        "plan.run of kept slices": (few, kept / few),
         "plan.merge": (plan.slices, least(lambda: plan.merge(every).value, 1) / plan.slices),
     }
     for name, (count, seconds) in found.items():

@@ -8,10 +8,10 @@ from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_f
 from .algebra.semiring import SemiringKey
 from .algebra.shipped import max_plus
 from .network.entries import NetworkEntries
-from .network.label_rows import Rows
 from .network.log_derivatives import NetworkCurvature, NetworkShares
 from .network.many import NetworkBest, NetworkSamples
 from .network.value import TropicalNetwork
+from .network.walk import Rows
 from .step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
 from .step.at_winner import AtWinner
 from .step.einsum_op import TropicalEinsum

@@ -18,13 +18,13 @@ from tenferro_jax.extension import apply
 
 from ..algebra.semiring import SemiringKey
 from ..algebra.shipped import LogSumExp
-from ..network.label_rows import rows_of
 from ..network.log_derivatives import NetworkShares, with_others
 from ..network.many import NetworkBest, NetworkSamples
 from ..network.plan_text import labels_of, text_of
 from ..network.steps import Mode
 from ..network.tropical_slices import TropicalPlan, joined_sums
 from ..network.value import TropicalNetwork, is_network
+from ..network.walk import rows_of
 from ..step.einsum_op import widened
 from .factors import Factors
 

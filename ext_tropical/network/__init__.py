@@ -11,10 +11,10 @@ forward
     `question`: a plan as one op, the base of all questions: `value` (with the first best
     assignment), `many` (samples, the best ones), `log_derivatives`, `entries` (the derivative of a
     value that selects). One native call answers them on CPU (step/native/network.cc); elsewhere
-    `loops` with a rule for each question, under log_sum_exp those of `log_loops`.
+    `loops` with a rule for each question.
 walk
     `walk`: from the last step back to the first, with a choice at each; `walk` in network.cc is the
-    same. `label_rows`: the labels that it finds, each as an output of its own.
+    same. `rows_of`: the labels that it finds, each as an output of its own.
 slices
     `tropical_slices`: a plan cut along labels, one slice after another or over devices.
 """

@@ -17,7 +17,7 @@ from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import LinearInput, apply, extension_op
 
 from ..algebra.shipped import LogSumExp
-from . import log_loops
+from . import loops
 from .question import Axes, Question, filled, kernels
 from .steps import Mode, evaluate
 
@@ -94,12 +94,12 @@ class LogDerivative(Question):
 
     def _first(self, plan: Plan, tables: Arrays, rest: Arrays) -> tuple[jax.Array, ...]:
         """The first derivative, in standard ops."""
-        value, results = log_loops.log_search(plan, self.temperature, tables, with_sums=True)
+        value, results = loops.log_search(plan, self.temperature, tables, with_sums=True)
         if self.is_transposed:
-            pulled = log_loops.log_cotangent(plan, self.temperature, results, rest[0], self.active)
+            pulled = loops.log_cotangent(plan, self.temperature, results, rest[0], self.active)
             return tuple(pulled)
         moved = dict(zip(self.active, rest, strict=True))
-        return (log_loops.log_tangent(plan, self.temperature, results, moved, value.dtype),)
+        return (loops.log_tangent(plan, self.temperature, results, moved, value.dtype),)
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         tables, rest, along = self._parted(inputs)

@@ -20,7 +20,7 @@ from tenferro_jax.extension import apply, extension_op
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.layout import unused_label
-from . import log_loops, plan_rows
+from . import loops, plan_rows
 from .entries import NetworkEntries
 from .loops import Found, Lanes, Rule, at_places, buffer_of, sweep
 from .plan_rows import contracted
@@ -72,7 +72,7 @@ class NetworkSamples(Question):
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         *tables, numbers = inputs
-        value, (buffer,) = log_loops.log_search(plan, self.temperature, tables)
+        value, (buffer,) = loops.log_search(plan, self.temperature, tables)
 
         def choose(place: Place, rank: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             top, number = at_places(buffer, place.own), at_places(jnp.asarray(numbers), place.draw)

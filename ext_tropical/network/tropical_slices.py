@@ -8,12 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import os
-import pathlib
-import tempfile
-import warnings
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,7 +23,7 @@ from tenferro_jax.einsum.spread import Spread, on_automatic_axes, sum_of_slices
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, filled, whole_plus
+from ..algebra.semiring import SelectiveSemiring, Semiring, filled, whole_plus
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
@@ -370,7 +364,6 @@ class TropicalPlan(SlicedPlan):
         number: int,
         *operands: ArrayLike,
         labels: bool = False,
-        keep: str | os.PathLike[str] | None = None,
     ) -> SlicePart:
         """The result of one slice, which depends on nothing but the arguments.
 
@@ -378,14 +371,9 @@ class TropicalPlan(SlicedPlan):
           number: of the slice, from 0 to `slices` - 1.
           *operands: concrete arrays with the shapes and the dtype of the plan, whole.
           labels: whether to find the contracted labels of a best assignment too.
-          keep: a folder for finished slices, which several workers may share. A slice that is there
-            is read instead of run, if it is of this plan and of the same entries: its file has
-            their digest in its name. A damaged file is written anew. If the disk is full, the part
-            is returned with a RuntimeWarning.
 
         Raises:
           InvalidConfig: no such slice; or labels under a semiring that does not select.
-          OSError: the folder cannot be made.
           ShapeError, DTypeError: other operands than those of the plan.
           Unsupported: operands inside a transform, or a plan with symbolic sizes.
 
@@ -394,19 +382,9 @@ class TropicalPlan(SlicedPlan):
         mode = self._mode(labels)
         self._require_number(number, "run")
         with jax.ensure_compile_time_eval():  # also where JAX traces something else
-            arrays, path = self._arrays(operands), None
-            if keep is not None:
-                os.makedirs(keep, exist_ok=True)
-                path = pathlib.Path(keep, f"{number}-{self._digest(number, labels, arrays)}.npz")
-                kept = _read(path, number, self.dtype)
-                if kept is not None:
-                    return kept
-            value, found = _compiled(piece, self, mode)(arrays, jnp.int32(number))
+            value, found = _compiled(piece, self, mode)(self._arrays(operands), jnp.int32(number))
         at = {label: np.asarray(index) for label, index in found.items()} if labels else {}
-        part = SlicePart(int(number), np.asarray(value), at)
-        if path is not None:
-            _write(path, part)
-        return part
+        return SlicePart(int(number), np.asarray(value), at)
 
     def merge(self, parts: Iterable[SlicePart]) -> Assignment:
         """The result of all slices, which are taken in the order of their numbers, whatever the
@@ -523,42 +501,3 @@ class TropicalPlan(SlicedPlan):
                     where=f"{where}, operand {i}", given=str(x.dtype), needed=str(self.dtype)
                 )
         return without_repeated_axes(arrays, self.plan.terms, sizes)
-
-    def _digest(self, number: int, labels: bool, arrays: Sequence[jax.Array]) -> str:
-        """Of all that the result of a slice depends on: the plan, and the entries that it reads."""
-        semiring = SemiringKey.of(self.semiring)
-        digest = hashlib.sha256(
-            repr((self.plan, self.whole, self.dtype.name, semiring, labels)).encode()
-        )
-        for x in self.parts(self.plan.terms, arrays, self.start(jnp.int32(number))):
-            digest.update(np.asarray(x).tobytes())
-        return digest.hexdigest()[:32]
-
-
-def _read(path: pathlib.Path, number: int, dtype: np.dtype) -> SlicePart | None:
-    """The part in a file; None if there is none, or not a whole one."""
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as held:
-            labels = {name[1:]: held[name] for name in held.files if name != "value"}
-            return SlicePart(int(number), held["value"].view(dtype), labels)
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
-        return None
-
-
-def _write(path: pathlib.Path, part: SlicePart) -> None:
-    """Write a part: the file is whole or not there, whoever else writes it."""
-    value, temporary = part.value, ""
-    if value.dtype.itemsize == 2:
-        value = value.view(np.uint16)  # NumPy does not know bfloat16
-    arrays: Any = {f"@{label}": index for label, index in part.labels.items()}
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
-            temporary = file.name
-            np.savez(file, value=value, **arrays)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            os.remove(temporary)
-        warnings.warn(
-            f"slice {part.number} is not kept, but returned: {error}", RuntimeWarning, stacklevel=3
-        )

@@ -24,13 +24,13 @@ from tenferro_jax.extension import ExtensionOp, apply, extension_op
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..step.einsum_op import Ties, one_dtype, widened
-from . import log_loops, loops, walk
+from . import loops, walk
 from .entries import NetworkEntries
-from .label_rows import rows_of
 from .log_derivatives import NetworkShares
 from .plan_text import batched_text, labels_of, text_of
 from .question import LABELS, Axes, Question, are_numbers, kernels, unknown
 from .steps import Mode, TropicalStep, Winners, evaluate, found_of, run_step
+from .walk import rows_of
 
 
 @extension_op(package="tenferro-ext-tropical", name="network", version=1)
@@ -106,7 +106,7 @@ class TropicalNetwork(Question):
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         if not self.is_selective:
-            return (log_loops.log_search(plan, self.algebra.temperature, inputs, self._large)[0],)
+            return (loops.log_search(plan, self.algebra.temperature, inputs, self._large)[0],)
         value, winners = loops.search(plan, self.algebra, inputs, self.with_labels, self._large)
         return (value, *([] if winners is None else [walk.coordinates(plan, winners)]))
 

@@ -21,7 +21,6 @@ from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semi
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import one_dtype
 from .alignment_op import Alignment
-from .anti_diagonals import Rules
 
 
 @jax.tree_util.register_dataclass
@@ -147,20 +146,29 @@ def align(
     one_dtype("align, scores", algebra, [table.dtype], [scores])
     _require_sizes(table.shape)
     band = int(band) if isinstance(band, np.integer) else band
-    rules = Rules(algebra, gap is None, gap_open is not None, mode == "local", band)
-    _require_options(rules, mode, table.shape, lengths is None)
-    if band is not None:  # more than the longer sequence is no band
-        rules = dataclasses.replace(rules, band=min(band, max(table.shape)))
+    is_affine, is_local = gap_open is not None, mode == "local"
+    if mode not in ("global", "local"):
+        raise InvalidConfig(where="align, mode", given=repr(mode), needed="'global' or 'local'")
+    if gap is None and (is_affine or is_local):
+        raise InvalidConfig(
+            where="align",
+            given=("gap_open" if is_affine else "mode='local'") + " without gap",
+            needed="gap, the score of an element in a gap",
+            fix="Without gaps there is only global warping.",
+        )
+    if band is not None:
+        _require_band(band, table.shape, is_whole=lengths is None and not is_local)
+        band = min(band, max(table.shape))  # more than the longer sequence is no band
     one = jnp.asarray(algebra.one(table.dtype))
     each = one if gap is None else _scalar(gap, "gap", algebra, table.dtype)
     first = each if gap_open is None else _scalar(gap_open, "gap_open", algebra, table.dtype)
     known = [] if lengths is None else [_lengths(lengths, table.shape)]
     op = Alignment(
         SemiringKey.of(algebra),
-        rules.warps,
-        rules.affine,
-        rules.local,
-        -1 if rules.band is None else rules.band,
+        gap is None,
+        is_affine,
+        is_local,
+        -1 if band is None else band,
         isinstance(algebra, SelectiveSemiring),
         bool(known),
     )
@@ -186,24 +194,13 @@ def _require_sizes(shape: Sequence[object]) -> None:
         )
 
 
-def _require_options(rules: Rules, mode: str, shape: Sequence[int], whole: bool) -> None:
-    band, apart = rules.band, abs(shape[0] - shape[1])
-    if mode not in ("global", "local"):
-        raise InvalidConfig(where="align, mode", given=repr(mode), needed="'global' or 'local'")
-    if rules.warps and (rules.affine or rules.local):
-        raise InvalidConfig(
-            where="align",
-            given=("gap_open" if rules.affine else "mode='local'") + " without gap",
-            needed="gap, the score of an element in a gap",
-            fix="Without gaps there is only global warping.",
-        )
-    if band is None:
-        return
+def _require_band(band: object, shape: Sequence[int], *, is_whole: bool) -> None:
     if not isinstance(band, int) or isinstance(band, bool) or band < 0:
         raise InvalidConfig(
             where="align, band", given=repr(band), needed="None or a non-negative integer"
         )
-    if whole and not rules.local and band < apart:
+    apart = abs(shape[0] - shape[1])
+    if is_whole and band < apart:
         raise InvalidConfig(
             where="align, band",
             given=f"{band} for {shape[0]} and {shape[1]} elements",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError
@@ -28,7 +29,6 @@ from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..network.question import TYPES
 from ..step.einsum_op import one_dtype
 from ..step.native.library import ALIGN, native
-from .anti_diagonals import Rules, along, solved
 
 
 class AlignmentOp(ExtensionOp):
@@ -55,12 +55,6 @@ class AlignmentOp(ExtensionOp):
     def algebra(self) -> Any:
         """The semiring."""
         raise NotImplementedError
-
-    @property
-    def rules(self) -> Rules:
-        """What an alignment may be."""
-        band = None if self.band < 0 else self.band
-        return Rules(self.algebra, self.warps, self.affine, self.local, band)
 
     @property
     def input_count(self) -> int:
@@ -104,7 +98,9 @@ class Alignment(AlignmentOp):
 
     Attributes:
       semiring: a registered selective semiring, log_sum_exp, or its key.
-      warps, affine, local: as `Rules` has them.
+      warps: whether every column is a pair or repeats one of its elements; else there are gaps.
+      affine: whether a gap's first element has a score of its own.
+      local: whether stretches of the sequences are aligned.
       band: the greatest |i - j|; -1 for none.
       with_path: whether the second output is the columns of the best one, int32 (m + n, 2).
       has_lengths: whether the fourth input is the two lengths.
@@ -145,7 +141,7 @@ class Alignment(AlignmentOp):
         return [TensorMeta(scores.dtype, ()), path][: self.output_count]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        return solved(self.rules, *inputs)[: self.output_count]
+        return solved(self, *inputs)[: self.output_count]
 
     def differentiable_form(self) -> ExtensionOp:
         """This op with the path, which the derivative follows."""
@@ -172,7 +168,7 @@ class Alignment(AlignmentOp):
             entries = list(primals[:3])
             for i, x in zip(moved, some, strict=True):
                 entries[i] = x
-            return along(self.rules, outputs[1], *entries)
+            return along(self, outputs[1], *entries)
 
         _, slope = jax.jvp(product, [primals[i] for i in moved], given)
         return slope, None
@@ -218,7 +214,7 @@ class AlignmentCounts(AlignmentOp):
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         def score(*entries: jax.Array) -> jax.Array:
-            return solved(self.rules, *entries, *inputs[3:])[0]
+            return solved(self, *entries, *inputs[3:])[0]
 
         return jax.grad(score, (0, 1, 2))(*inputs[:3])
 
@@ -242,6 +238,224 @@ class AlignmentCounts(AlignmentOp):
             return [None] * 3
         _, slopes = jax.jvp(counts, [primals[i] for i in moved], given)
         return [t if counted else None for t, counted in zip(slopes, self.counted, strict=False)]
+
+
+# --- the recurrence over anti-diagonals -----------------------------------------------------------
+#
+# All nodes (i, j) of one i + j are one step. At a node, i elements of the first sequence and j of
+# the second are behind. A column of an alignment is a move: PAIR from (i - 1, j - 1), FIRST from
+# (i - 1, j), SECOND from (i, j - 1). Lanes of a step are numbered by the nodes' places in the
+# shorter sequence, by i if both are as long.
+
+PAIR, FIRST, SECOND, START = range(4)
+Values = tuple[jax.Array, ...]
+State = tuple[Values, jax.Array, jax.Array]
+
+
+def _plus(semiring: Any, *candidates: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The semiring's plus, NaN if one is NaN; and the number of the first candidate with it."""
+    value, number = candidates[0], jnp.zeros(candidates[0].shape, jnp.uint8)
+    if isinstance(semiring, LogSumExp):
+        return _log_sum_exp(semiring.temperature, candidates), number
+    for n, other in enumerate(candidates[1:], 1):
+        takes = semiring.better(other, value) | ((other != other) & (value == value))
+        value, number = jnp.where(takes, other, value), jnp.where(takes, jnp.uint8(n), number)
+    return value, number
+
+
+def _into_gaps(
+    op: AlignmentOp, by_kind: Values, gap: jax.Array, gap_open: jax.Array
+) -> tuple[Values, Values]:
+    """What leaves a node by FIRST and by SECOND, and the kinds of the columns before: nothing
+    unless gaps are affine.
+
+    Args:
+      op: says what an alignment may be.
+      by_kind: what arrives by each kind.
+      gap: the score of an element in a gap.
+      gap_open: of the first.
+    """
+    if not op.affine:
+        return (), ()
+    times = op.algebra.times
+    opened = [times(x, gap_open) for x in by_kind]
+    first = _plus(op.algebra, opened[PAIR], times(by_kind[FIRST], gap), opened[SECOND])
+    second = _plus(op.algebra, *opened[:SECOND], times(by_kind[SECOND], gap))
+    values, kinds = zip(first, second, strict=True)
+    return values, kinds
+
+
+def _log_sum_exp(temperature: float, candidates: Sequence[jax.Array]) -> jax.Array:
+    """Its derivatives are zero, not NaN, at candidates that are -inf."""
+    greatest = candidates[0]
+    for other in candidates[1:]:
+        greatest = jnp.maximum(greatest, other)
+    greatest = lax.stop_gradient(greatest)
+    shift = jnp.where(abs(greatest) < jnp.inf, greatest, 0)
+    total = jnp.zeros_like(shift)
+    for x in candidates:
+        total += jnp.exp((x - shift) / temperature)
+    some = total != 0
+    return jnp.where(some, shift + temperature * jnp.log(jnp.where(some, total, 1)), -jnp.inf)
+
+
+def _pairs(scores: jax.Array, zero: jax.Array) -> jax.Array:
+    """The score of the pair that leads to each node, as many rows as columns or fewer: (m + n,
+    m + 1), from step 1 on.
+    """
+    m, n = scores.shape
+    padded = _padded(scores[::-1], (0, 0), (m - 1, m - 1), zero)
+    return _padded(_diagonals(padded, m + n - 1)[::-1].T, (1, 0), (1, 0), zero)
+
+
+def _padded(
+    x: jax.Array, rows: tuple[int, int], columns: tuple[int, int], z: jax.Array
+) -> jax.Array:
+    return lax.pad(x, z, ((*rows, 0), (*columns, 0)))
+
+
+def _diagonals(x: jax.Array, width: int) -> jax.Array:
+    """x[r, r + k] at [r, k], for k below the width: without a gather, whose transpose is slow."""
+    rows, columns = x.shape
+    flat = jnp.pad(x.reshape(-1), (0, rows))
+    return flat.reshape(rows, columns + 1)[:, :width]
+
+
+def folded(
+    op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, neutral: jax.Array
+) -> jax.Array:
+    """One value of the entries of a vector, by halves."""
+    while x.shape[0] > 1:
+        if x.shape[0] % 2:
+            x = jnp.append(x, neutral)
+        x = op(x[::2], x[1::2])
+    return x[0]
+
+
+def solved(
+    op: AlignmentOp,
+    scores: jax.Array,
+    gap: jax.Array,
+    gap_open: jax.Array,
+    lengths: jax.Array | None = None,
+) -> Values:
+    """The score; and if the semiring is selective the columns of a best alignment, int32
+    (m + n, 2).
+    """
+    semiring, swapped = op.algebra, scores.shape[0] > scores.shape[1]
+    plus = functools.partial(_plus, semiring)
+    zero, one = (jnp.asarray(f(scores.dtype)) for f in (semiring.zero, semiring.one))
+    place, edge = jnp.arange(min(scores.shape) + 1, dtype=jnp.int32), jnp.full(1, zero)
+    sizes = jnp.array(scores.shape, jnp.int32)
+    fits = lengths is None or jnp.all((lengths >= 0) & (lengths <= sizes))
+    if lengths is not None:
+        row, column = (
+            jnp.arange(n, dtype=jnp.int32) < k for n, k in zip(scores.shape, lengths, strict=True)
+        )
+        # Here rather than at the end, so that NaN does not get into derivatives either.
+        scores = jnp.where(row[:, None] & column[None], scores, zero)
+    ends = sizes if lengths is None else lengths
+    end, last = ends[0] + ends[1], ends[int(swapped)]
+
+    def step(state: State, given: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
+        (value, older, *gaps), best, when = state
+        t, pairs = given
+
+        def lower(x: jax.Array) -> jax.Array:
+            """Values of the step before at the places less one."""
+            return jnp.concatenate([edge, x[:-1]])
+
+        by_pair = lower(older)
+        if op.local:
+            by_pair, _ = plus(jnp.full_like(value, one), by_pair)
+        first, second = gaps or (value, value)
+        by_kind: Values = (by_pair, lower(first), second)
+        if swapped:
+            by_kind = by_pair, first, lower(second)
+        added = (pairs,) * 3 if op.warps else (pairs,) if gaps else (pairs, gap, gap)
+        by_kind = *map(semiring.times, added, by_kind), *by_kind[len(added) :]
+        if op.band >= 0:
+            by_kind = tuple(jnp.where(abs(2 * place - t) <= op.band, x, zero) for x in by_kind)
+        new, kind = plus(*by_kind)
+        into_gaps, kinds = _into_gaps(op, by_kind, gap, gap_open)
+        if op.local:
+            best, takes = plus(best, by_kind[PAIR])
+            when = jnp.where(takes == 1, t, when)
+            _, begun = plus(jnp.full_like(value, one), new)
+            kinds = (jnp.where(begun == 1, kind, START), *(kinds or (kind,)))
+        else:
+            kinds = kind, *kinds
+            if lengths is not None:
+                best = jnp.where((t == end) & (place == last), new, best)
+        winners = sum(4**n * k for n, k in enumerate(kinds))
+        return ((new, value, *into_gaps), best, when), winners
+
+    nothing = jnp.full(place.shape, zero)
+    origin = jnp.where(place == 0, one, zero)
+    value = nothing if op.local else origin
+    gaps, _ = _into_gaps(op, (value, nothing, nothing), gap, gap_open)
+    best = origin if op.local else jnp.where(end == 0, origin, zero)
+    steps = jnp.arange(1, sum(scores.shape) + 1, dtype=jnp.int32)
+    state = (value, nothing, *gaps), best, jnp.zeros_like(place)
+    pairs = _pairs(scores.T if swapped else scores, zero)
+    ((value, *_), best, when), winners = lax.scan(step, state, (steps, pairs))
+    if op.local:
+        score = folded(lambda x, y: plus(x, y)[0], best, zero)
+        winning = (best == score) | (best != best)
+        end = jnp.min(jnp.where(winning, when, steps[-1]))
+        winning &= when == end
+        lane = (
+            jnp.max(jnp.where(winning, place, 0)) if swapped else lax.argmax(winning, 0, jnp.int32)
+        )
+        score = jnp.where(fits, score, zero)
+    else:
+        lane = jnp.clip(last, 0, len(place) - 1)
+        score = jnp.where(fits, (value if lengths is None else best)[lane], zero)
+    if isinstance(semiring, LogSumExp):
+        return (score,)
+    node = jnp.where((score == zero) | (end == 0), 0, jnp.stack([lane, end - lane]))
+    kind = jnp.uint8(PAIR) if op.local else winners[end - 1, lane] % 4
+    return score, _columns(op, swapped, winners, node[::-1] if swapped else node, kind)
+
+
+def _columns(
+    op: AlignmentOp, swapped: bool, winners: jax.Array, node: jax.Array, kind: jax.Array
+) -> jax.Array:
+    """The columns of the alignment whose last one leads to a node; (0, 0) for none."""
+    fields = 3 if op.affine else 2 if op.local else 1
+
+    def back(
+        state: tuple[jax.Array, jax.Array, jax.Array], _: None
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], jax.Array]:
+        (i, j), kind, more = state
+        column = jnp.stack([i - 1, j - 1])
+        if not op.warps:
+            column = jnp.where(jnp.stack([kind == SECOND, kind == FIRST]), -1, column)
+        i, j = i - jnp.int32(kind != SECOND), j - jnp.int32(kind != FIRST)
+        t = i + j
+        code = winners[jnp.maximum(t - 1, 0), j if swapped else i]
+        before = code // 4 ** jnp.minimum(kind, fields - 1) % 4
+        column = jnp.where(more, column, -1)
+        return (jnp.stack([i, j]), before, more & (t > 0) & (before != START)), column
+
+    state = node.astype(jnp.int32), kind, jnp.any(node > 0)
+    _, columns = lax.scan(back, state, length=winners.shape[0])
+    count = jnp.sum(jnp.any(columns >= 0, 1), dtype=jnp.int32)
+    place = count - 1 - jnp.arange(len(columns), dtype=jnp.int32)
+    return jnp.where(place[:, None] >= 0, columns[jnp.maximum(place, 0)], -1)
+
+
+def along(
+    op: AlignmentOp, columns: jax.Array, scores: jax.Array, gap: jax.Array, gap_open: jax.Array
+) -> jax.Array:
+    """The product of the entries that an alignment uses."""
+    one = jnp.asarray(op.algebra.one(scores.dtype))
+    used = jnp.any(columns >= 0, 1)
+    kind = jnp.where(columns[:, 0] < 0, SECOND, jnp.where(columns[:, 1] < 0, FIRST, PAIR))
+    begins = kind != jnp.append(PAIR, kind[:-1])
+    entries = jnp.where(begins, gap_open, gap) if op.affine else gap
+    entries = jnp.where(kind == PAIR, scores[columns[:, 0], columns[:, 1]], entries)
+    return folded(op.algebra.times, jnp.where(used, entries, one), one)
 
 
 # --- the native CPU kernel ------------------------------------------------------------------------

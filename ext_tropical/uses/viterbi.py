@@ -21,7 +21,7 @@ from ..algebra.semiring import SelectiveSemiring, as_selective
 from ..algebra.shipped import max_plus
 from ..network.tropical_einsum import tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
-from .anti_diagonals import folded
+from .alignment_op import folded
 
 
 @jax.tree_util.register_dataclass

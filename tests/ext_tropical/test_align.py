@@ -159,28 +159,6 @@ def test_log_sum_exp_is_of_all_alignments(options, shape, band):
     )
 
 
-@pytest.mark.parametrize("shape", [(9, 5), (30, 31), (31, 30)])
-@pytest.mark.parametrize("band", [None, 0, 1, 2, 7, 8, 40])
-@pytest.mark.few(4)
-def test_long_tables_against_loops(shape, band):
-    """Also where lanes move along with the band. A warping, as Sakoe and Chiba write it."""
-    if band is not None and band < abs(shape[0] - shape[1]):
-        return
-    costs = np.random.default_rng(1).integers(0, 9, shape).astype(np.float32)
-    table = np.full((shape[0] + 1, shape[1] + 1), np.inf)
-    table[0, 0] = 0
-    for i, j in np.ndindex(*shape):
-        if band is None or abs(i - j) <= band:
-            table[i + 1, j + 1] = costs[i, j] + min(table[i, j], table[i, j + 1], table[i + 1, j])
-    result = align(costs, semiring="min_plus", band=band)
-    assert result.score.dtype == np.float32
-    assert float(result.score) == table[-1, -1]
-    path = listed(result.path)
-    assert (path[0], path[-1]) == ((0, 0), (shape[0] - 1, shape[1] - 1))
-    assert {(k - i, m - j) for (i, j), (k, m) in itertools.pairwise(path)} <= set(MOVES.values())
-    assert sum(costs[place] for place in path) == table[-1, -1]
-
-
 @pytest.mark.few(6)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("mode", ["global", "local"])
@@ -204,35 +182,6 @@ def test_proteins_against_parasail(dtype, mode, gap, gap_open, shape):
     assert score_of(np.add, path, scores, gap, gap_open) == (judge.score if path else None)
     if mode == "local" and path:  # it may end elsewhere where another end is as good
         assert path[-1][0] + path[-1][1] <= judge.end_query + judge.end_ref
-
-
-def soft_dtw(costs, gamma):
-    """Algorithms 1 and 2 of Cuturi and Blondel (2017): the value and the expected alignment."""
-    m, n = costs.shape
-    r = np.full((m + 2, n + 2), np.inf)
-    r[0, 0] = 0
-    for i, j in itertools.product(range(1, m + 1), range(1, n + 1)):
-        before = -np.array([r[i - 1, j - 1], r[i - 1, j], r[i, j - 1]]) / gamma
-        top = before.max()
-        r[i, j] = costs[i - 1, j - 1] - gamma * (top + np.log(np.exp(before - top).sum()))
-    value = r[m, n]
-    d, e = np.zeros((m + 2, n + 2)), np.zeros((m + 2, n + 2))
-    d[1:-1, 1:-1] = costs
-    r[:, n + 1] = r[m + 1] = -np.inf
-    r[m + 1, n + 1] = value
-    e[m + 1, n + 1] = 1
-    for i, j in itertools.product(range(m, 0, -1), range(n, 0, -1)):
-        for k, q in ((i + 1, j), (i, j + 1), (i + 1, j + 1)):
-            e[i, j] += e[k, q] * np.exp((r[k, q] - r[i, j] - d[k, q]) / gamma)
-    return value, e[1:-1, 1:-1]
-
-
-@pytest.mark.parametrize("gamma", [0.1, 1.0])
-def test_soft_dtw_and_its_expected_alignment(gamma):
-    costs = np.random.default_rng(2).uniform(0, 3, (7, 11))
-    soft = jax.jit(jax.value_and_grad(lambda c: -align(-c, semiring=log_sum_exp(gamma)).score))
-    value, expected = soft_dtw(costs, gamma)
-    chex.assert_trees_all_close(soft(costs), (value, expected), rtol=1e-9)
 
 
 @pytest.mark.slow

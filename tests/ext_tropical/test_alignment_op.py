@@ -66,8 +66,9 @@ CASES = list(itertools.product(FORMS, SHAPES, BANDS, KINDS, ("float32", "float64
 
 
 @needs_library
+@pytest.mark.few(10)
 @pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
-@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 40))
+@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 30))
 def test_scores_and_paths_are_those_of_the_recurrence(semiring, form, shape, band, kind, dtype):
     """Bit for bit, by the direct call and inside a program; a path says nothing beside NaN."""
     op = op_of(semiring, form, band)
@@ -81,7 +82,8 @@ def test_scores_and_paths_are_those_of_the_recurrence(semiring, form, shape, ban
 
 
 @needs_library
-@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 40))
+@pytest.mark.few(6)
+@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 30))
 def test_all_alignments_count_as_in_the_recurrence(form, shape, band, kind, dtype):
     op = op_of(log_sum_exp(0.8), form, band)
     given = entries(kind, shape, dtype)
@@ -97,6 +99,7 @@ def test_all_alignments_count_as_in_the_recurrence(form, shape, band, kind, dtyp
 
 
 @needs_library
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("semiring", ["max_plus", log_sum_exp(0.8)])
 def test_batches_and_lengths(semiring, form):
@@ -142,10 +145,9 @@ def test_the_first_answer_compiles_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("semiring", ["max_plus", log_sum_exp(0.8)])
-def test_check(semiring, form):
-    report = tj.check(op_of(semiring, form, 2, has_lengths=True), order=1)
+def test_check(semiring):
+    report = tj.check(op_of(semiring, FORMS[3], 2, has_lengths=True), order=1)
     assert report.ok, report
 
 

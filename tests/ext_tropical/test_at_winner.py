@@ -19,7 +19,7 @@ from ext_tropical.step.tropical_runtimes import add_native
 from ext_tropical.step.weighted_sum import Place
 from tenferro_jax.errors import InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
-from tenferro_jax.extension.routes import RouteKind, extensions_in, routes
+from tenferro_jax.extension.routes import RouteKind, extensions_in
 
 from ..oracles import brute_force
 from .judges import check_derivatives, check_refusal, refuse
@@ -86,26 +86,6 @@ def test_derivatives_of_every_order_go_by_the_op(semiring, monkeypatch):
     check_derivatives(f, (a, b), lambda a, b: brute_force(semiring.name, "bij,bjk->kbi", a, b)[0])
     found = extensions_in(jax.make_jaxpr(jax.grad(lambda a: f(a, b).sum()))(a))
     assert {op.family_id.split(".")[1] for op, _ in found} == {"einsum", "at_winner"}
-
-
-@pytest.mark.slow
-@BUILT
-@pytest.mark.cpu
-def test_a_mapped_sum_is_one_call_of_the_kernel():
-    rng = np.random.default_rng(2)
-    op = AtWinner("ij,kj->ki", RHS, (50,))
-    cells = rng.integers(-9, 9, (2, 90, 95)).astype(np.float32)
-    winner = rng.integers(0, 50, (2, 90, 95), np.int32)
-    for axis in (0, 2):
-        given = [np.moveaxis(x, 0, axis) for x in (cells, winner)]
-        fn = jax.vmap(lambda *xs: apply(op, *xs)[0], axis)
-        assert [route.kind for route in routes(fn, *given)] == [RouteKind.KERNEL]
-        np.testing.assert_array_equal(fn(*given), list(map(added, [op] * 2, cells, winner)))
-    gather = AtWinner("ij,kj->ki", RHS)
-    x = rng.normal(size=(90, 2, 50))
-    got = jax.vmap(lambda *xs: apply(gather, *xs)[0], (1, 0), 2)(x, winner[:, :, :60])
-    want = [np.take_along_axis(x[:, i], winner[i, :, :60], 1) for i in (0, 1)]
-    np.testing.assert_array_equal(got, np.stack(want, 2))
 
 
 @BUILT

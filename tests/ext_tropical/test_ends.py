@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical import best_assignment, plan_tropical_einsum, tropical_einsum
-from tenferro_jax import export
+from ext_tropical import plan_tropical_einsum, tropical_einsum
 from tenferro_jax.einsum.slices import SCRATCH
 
-from ..oracles import object_einsum
 from ..sweep import times
 from .bank import PATTERNS, sized
 from .judges import assignment_and_gradient, check_assignment, places
@@ -65,21 +63,6 @@ def test_forms_of_equations_with_entries_of_any_sign(part):
         check(case, operands, each)
 
 
-@pytest.mark.slow
-def test_in_batches_and_in_integers():
-    case = sized("aib,cb->i")
-    operands = entries(case)
-    many = [np.stack([x, -x, x[::-1]]) for x in operands]
-    found = jax.jit(jax.vmap(lambda *x: solve(case.equation, *x)))(*many)
-    for i in range(3):
-        check(case, [x[i] for x in many], jax.tree.map(lambda x, i=i: x[i], found))
-    whole = [x.astype(np.int32) for x in operands]
-    np.testing.assert_array_equal(
-        tropical_einsum(case.equation, *whole, semiring="max_mul"),
-        object_einsum("max_mul", case.equation, *whole),
-    )
-
-
 LARGE = sized("aij,jk->ik")._replace(sizes={"a": 32, "i": 16, "j": 16, "k": 16})
 
 
@@ -97,24 +80,6 @@ def test_in_slices():
     )
     assert {"i", "j"} <= set(plan.sliced)
     check(LARGE, operands, solve(LARGE.equation, *operands, memory_limit=plan.peak))
-
-
-@pytest.mark.slow
-def test_exported_and_within_the_memory_of_the_plan():
-    operands = [
-        -np.random.default_rng(0).integers(1, 99, shape).astype(float) for shape in LARGE.shapes
-    ]
-    free = plan_tropical_einsum(LARGE.equation, *operands, semiring="max_mul").peak
-    for limit in (free, SCRATCH + (free - SCRATCH) // 4):
-        best = jax.jit(
-            lambda *x, limit=limit: best_assignment(
-                LARGE.equation, *x, semiring="max_mul", memory_limit=limit
-            )
-        )
-        memory = best.lower(*operands).compile().memory_analysis()
-        assert memory.temp_size_in_bytes + memory.output_size_in_bytes <= limit
-    program = export(lambda *x: solve(LARGE.equation, *x), *operands)
-    check(LARGE, operands, program.call(*operands))
 
 
 def test_symbolic_sizes_and_nothing_to_contract():

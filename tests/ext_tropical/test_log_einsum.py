@@ -10,14 +10,13 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import logsumexp, softmax
+from scipy.special import logsumexp
 
 import tenferro_jax as tj
 from ext_tropical import log_sum_exp, tropical_einsum
 from ext_tropical.algebra.semiring import SemiringKey
 from ext_tropical.step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
 from ext_tropical.step.weighted_sum import Place, WeightedSum
-from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import apply
 
@@ -118,16 +117,6 @@ def test_first_and_second_derivatives(equation):
     )
 
 
-def test_the_gradient_is_the_softmax_of_the_candidates():
-    a, b = operands("ij,jk->ik", normal())
-    total, _ = candidates("ij,jk->ik", a, b)  # (i, k, j)
-    jacobian = jax.jacrev(step("ij,jk->ik", 0.5))(a, b)
-    weights = softmax(total / 0.5, axis=-1)
-    np.testing.assert_allclose(
-        jacobian, np.einsum("ikj,ia->ikaj", weights, np.eye(3)), rtol=1e-12, atol=1e-14
-    )
-
-
 def test_gradients_of_cells_without_feasible_candidates_are_zero():
     a = np.array([[-np.inf, -np.inf, -np.inf], [0.0, -np.inf, np.log(3.0)]])
     f = step("ij,jk->ik")
@@ -157,35 +146,6 @@ def test_narrow_dtypes_are_computed_in_float32(dtype):
     assert gradient.dtype == dtype
     want = jax.grad(lambda a: step("ij,jk->ik", 0.5)(a, wide[1]).sum())(wide[0])
     np.testing.assert_allclose(np.asarray(gradient, np.float64), want, rtol=4 * eps, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_transforms_and_graphs():
-    a, b = operands("bij,bjk->bik", normal())
-    f, g = step("ij,jk->ik", 2.0), step("bij,bjk->bik", 2.0)
-    want = judge("bij,bjk->bik", 2.0, a, b)
-    np.testing.assert_allclose(jax.jit(jax.vmap(f))(a, b), want, rtol=1e-13)
-    np.testing.assert_allclose(jax.vmap(f, (None, 0))(a[0], b)[0], want[0], rtol=1e-13)
-    each = jax.vmap(jax.grad(lambda a, b: jnp.sin(f(a, b)).sum(), (0, 1)))(a, b)
-    whole = jax.grad(lambda a, b: jnp.sin(g(a, b)).sum(), (0, 1))(a, b)
-    for x, y in zip(each, whole, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
-    graph = tj.trace(f, a[0], b[0])
-    np.testing.assert_allclose(Engine().eval(graph, a[0], b[0]), want[0], rtol=1e-13)
-
-
-@pytest.mark.slow
-def test_a_gradient_exported_with_symbolic_sizes():
-    n, m = jax.export.symbolic_shape("n, m")
-    gradient = jax.grad(lambda a, b: jnp.sin(step("ij,jk->ik")(a, b)).sum(), (0, 1))
-    program = tj.export(
-        gradient, *(jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((n, m), (m, n)))
-    )
-    loaded = tj.load_exported(program.to_bytes())
-    for sizes in ((3, 19), (9, 2)):
-        a, b = normal()(sizes), normal(1)(sizes[::-1])
-        for x, y in zip(loaded.call(a, b), gradient(a, b), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.slow

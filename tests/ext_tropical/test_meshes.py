@@ -31,10 +31,10 @@ from ext_tropical import (
 from ext_tropical.algebra.semiring import SelectiveSemiring, register_semiring
 from ext_tropical.algebra.shipped import max_plus
 from ext_tropical.network.entries import NetworkEntries
-from ext_tropical.network.label_rows import Rows
 from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.network.many import NetworkSamples
 from ext_tropical.network.value import TropicalNetwork
+from ext_tropical.network.walk import Rows
 from ext_tropical.step.at_winner import AtWinner
 from ext_tropical.step.einsum_op import Outputs, TropicalEinsum
 from ext_tropical.step.log_einsum import LogEinsum
@@ -488,35 +488,6 @@ def test_derivatives_and_batches(name, mapped):
     want = run(*arrays)
     with jax.set_mesh(mesh((8,), AxisType.Explicit)):
         near(run(*placed_on(AxisType.Explicit, arrays)), want)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
-@pytest.mark.parametrize("spec", [P("d"), P(None, "d")])
-@pytest.mark.parametrize("number", [2, 1, 0])
-def test_the_gradient_by_one_table_of_a_network(number, spec, kind):
-    """The labels of the result that this table lacks are split, so that its entries get parts from
-    all devices. Judged by differences of NumPy's maximum: entries are of one kind, so that no
-    candidates are equal.
-    """
-    arrays = [np.random.default_rng(i).normal(size=(8, 8)) for i in range(3)]
-
-    def in_numpy(x):
-        a, b, c = (x if i == number else y for i, y in enumerate(arrays))
-        sums = a[:, :, None, None] + b[None, :, :, None] + c[None, None]
-        return (sums.max((1, 2)) ** 2).sum()
-
-    want = np.zeros((8, 8))
-    for at in np.ndindex(8, 8):
-        step = np.zeros((8, 8))
-        step[at] = 1e-6
-        want[at] = (in_numpy(arrays[number] + step) - in_numpy(arrays[number] - step)) / 2e-6
-
-    def loss(*xs):
-        return (tropical_einsum(CHAIN, *xs) ** 2).sum()
-
-    got = jax.jit(jax.grad(loss, number))(*placed_on(kind, map(jnp.asarray, arrays), spec))
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.few(1)

@@ -2,14 +2,12 @@
 networkx, SciPy.
 """
 
-import collections
 import importlib
 import math
 import string
 import warnings
 
 import jax
-import networkx as nx
 import numpy as np
 import pytest
 import scipy.stats
@@ -28,46 +26,6 @@ def rows(labels, names, count):
     """Assignments as tuples."""
     at = np.array([labels[name][:count] for name in names])
     return [tuple(row) for row in at.T.tolist()]
-
-
-# networkx
-
-NAMED = ["frucht", "karate_club", "truncated_cube", "dodecahedral", "desargues", "pappus"]
-NAMED += ["chvatal", "heawood", "moebius_kantor", "icosahedral", "truncated_tetrahedron"]
-NAMED += ["davis_southern_women", "florentine_families", "petersen", "sedgewick_maze"]
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", NAMED)
-def test_maximum_independent_sets_of_named_graphs(name):
-    """They are the largest cliques of the complement, which networkx lists; and the heaviest one by
-    its branch and bound.
-    """
-    graph = nx.convert_node_labels_to_integers(getattr(nx, f"{name}_graph")())
-    complement = nx.complement(graph)
-    apart = np.array([[0.0, 0.0], [0.0, -np.inf]])
-    pairs = dict.fromkeys(graph.edges, apart)
-
-    def network(weights):
-        return Network.from_factors(pairs | {(i,): np.array([0.0, w]) for i, w in weights.items()})
-
-    net = network(dict.fromkeys(graph, 1.0))
-    sizes = collections.defaultdict(list)
-    for clique in nx.find_cliques(complement):
-        sizes[len(clique)].append(sorted(clique))
-    assert int(net.value()) == max(sizes)
-    assert net.count(within=0) == len(sizes[max(sizes)])
-    found = sorted([i for i in graph if chosen[i]] for chosen in net.all_best())
-    assert found == sorted(sizes[max(sizes)])
-    if len(graph) < 30:
-        assert net.count() == 1 + sum(1 for _ in nx.enumerate_all_cliques(complement))
-    weights = dict(zip(graph, np.random.default_rng(0).integers(1, 100, len(graph)).tolist()))
-    nx.set_node_attributes(complement, weights, "weight")
-    heaviest, weight = nx.max_weight_clique(complement)
-    best = network({i: float(w) for i, w in weights.items()}).best()
-    assert int(best.value) == weight
-    assert sum(weights[i] for i in graph if int(best.labels[i])) == weight
-    assert graph.subgraph(heaviest).number_of_edges() == 0
 
 
 # toulbar2

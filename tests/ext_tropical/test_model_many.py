@@ -15,7 +15,6 @@ from ext_tropical import Network
 from ext_tropical.network import tropical_plan
 from ext_tropical.network.many import NetworkBest, NetworkSamples
 from ext_tropical.network.plan_text import text_of
-from ext_tropical.step.native.library import NETWORK_TARGET
 from tenferro_jax import plan_einsum
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
@@ -324,17 +323,6 @@ def test_standard_ops_draw_the_same(seed):
 
 TEXT = "ab,bc,c->|1,2:b|0,3:"
 OPS = {"best": NetworkBest(TEXT, 4), "samples": NetworkSamples(0.7, TEXT)}
-
-
-@pytest.mark.slow
-def test_exports_have_no_call_of_the_library():
-    tables = [np.arange(4.0).reshape(2, 2)] * 2 + [np.arange(2.0)]
-    for op, more in ((OPS["best"], []), (OPS["samples"], [np.full((2, 3), 0.5)])):
-        given = [*tables, *more]
-        program = jax.export.export(jax.jit(lambda *xs, op=op: apply(op, *xs)))(*given)
-        assert NETWORK_TARGET not in program.mlir_module()
-        for found, want in zip(program.call(*given), apply(op, *given), strict=True):
-            np.testing.assert_array_equal(found, want)
 
 
 IMPOSSIBLE = Network("ab->", np.full((2, 2), -np.inf))

@@ -27,8 +27,7 @@ from ext_tropical.step.einsum_op import Outputs
 from ext_tropical.step.native import library
 from ext_tropical.step.native.library import Native, native
 from ext_tropical.step.tropical_runtimes import run_native
-from tenferro_jax import export, routes, trace
-from tenferro_jax.extension import apply
+from tenferro_jax import routes
 from tenferro_jax.extension.routes import RouteKind
 
 from ..sweep import in_turn, times
@@ -229,40 +228,6 @@ def test_arrays_of_every_kind():
     ):
         want = TropicalEinsum(max_plus, "ij,jk->ik").eager_execute(lhs, rhs)
         np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", lhs, rhs), want[0])
-
-
-@pytest.mark.slow
-@BUILT
-def test_transforms_and_exports():
-    """The derivative takes the kernel too; jit, vmap, scan and threads give what a plain call
-    gives; an export has no custom call.
-    """
-    rng = np.random.default_rng(2)
-    a, b = (
-        rng.normal(size=(3, 40, 33)).astype(np.float32),
-        rng.normal(size=(33, 40)).astype(np.float32),
-    )
-    op = TropicalEinsum(max_plus, "ij,jk->ik")
-
-    def by(runtimes):
-        return jax.jit(lambda a, b: apply(op, a, b, runtimes=runtimes)[0])
-
-    native_one, xla = by(None), by(op.runtimes.only(RouteKind.LOWERING))
-    assert {r.kind for r in routes(jax.grad(lambda a: native_one(a, b).sum()), a[0])} == {
-        RouteKind.KERNEL
-    }
-    for fn in (
-        lambda f: jax.vmap(f, in_axes=(0, None))(a, b),
-        lambda f: jax.vmap(jax.grad(lambda a: f(a, b).sum()))(a),
-        lambda f: jax.lax.scan(
-            lambda c, x: (jnp.maximum(c, f(x, b)), None), jnp.zeros((40, 40), jnp.float32), a
-        )[0],
-        lambda f: jax.jvp(lambda a: f(a, b), (a[0],), (a[1],))[1],
-    ):
-        np.testing.assert_array_equal(fn(native_one), fn(xla))
-    assert "custom_call" not in jax.export.export(native_one)(a[0], b).mlir_module()
-    program = export(trace(native_one, a[0], b))
-    np.testing.assert_array_equal(program.call(a[0], b), native_one(a[0], b))
 
 
 @BUILT

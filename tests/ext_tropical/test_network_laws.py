@@ -4,31 +4,25 @@ import functools
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ext_tropical import (
     best_assignment,
-    plan_tropical_einsum,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from tenferro_jax.einsum.slices import SCRATCH
 
 from ..sweep import in_turn
 from ..sweep import times as cases
 from .small_networks import (
     RULES,
     brute,
-    candidates,
     check,
     entries,
     grid,
     network,
-    reals,
     scattered,
-    spread,
     stepwise,
     tables,
 )
@@ -141,57 +135,6 @@ def test_sizes_of_nothing_and_of_one(size):
         assert not best.feasible.any()
         assert {tuple(index.tolist()) for index in best.labels.values()} == {(-1, -1)}
         assert not any(np.asarray(x).any() for x in gradients)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 1 + cases(2)))
-def test_shared_ties(seed):
-    """Each step shares equally, as JAX's derivative of the maxima of the steps does."""
-    equation, shapes = network(seed)
-    operands = tables("max_plus", [[*shape] for shape in shapes], seed)
-    operands = [np.where(np.isinf(x), 0.0, x) for x in operands]
-    plan = plan_tropical_einsum(equation, *operands).plan
-    sizes = dict(plan.sizes)
-
-    def maxima(*xs):
-        values = [
-            jnp.reshape(x, [sizes[k] for k in term]) for x, term in zip(xs, plan.terms, strict=True)
-        ]
-        for step in plan.steps:
-            every = candidates(jnp.add, step.equation, [values[i] for i in step.operands], jnp)
-            values.append(every.max(-1))
-        return spread(values[-1], plan.steps[-1].result, plan.equation.output, jnp)
-
-    weights = weights_of(equation, operands)
-    ours, theirs = (
-        jax.jit(jax.grad(lambda *xs, f=f: (weights * f(*xs)).sum(), tuple(range(len(shapes)))))(
-            *operands
-        )
-        for f in (functools.partial(tropical_einsum, equation, ties="split"), maxima)
-    )
-    chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul", "min_max"])
-def test_slices_are_what_the_whole_is(name):
-    """Under max_plus and min_plus ties too; a slice is a part of some labels."""
-    equation, _ = grid(3, 3, "a")
-    shapes = [[6] * len(term) for term in equation.split("->")[0].split(",")]
-    operands = tables(name, shapes, 3)
-    if name in ("max_mul", "min_max"):
-        operands = [np.abs(x) + 0.5 for x in reals(shapes, 3)]
-    free = plan_tropical_einsum(equation, *operands, semiring=name)
-    limit = SCRATCH + (free.peak - SCRATCH) // 3
-    assert plan_tropical_einsum(equation, *operands, semiring=name, memory_limit=limit).slices > 1
-    weights = np.arange(1.0, 7.0)
-    whole = solved(name, equation, operands, weights)
-    sliced = solved(name, equation, operands, weights, memory_limit=limit)
-    want, _ = stepwise(name, equation, operands)
-    np.testing.assert_allclose(whole[0].value, want, rtol=1e-12)
-    if name != "min_max":  # there another assignment may be as good
-        chex.assert_trees_all_close(sliced, whole, rtol=1e-12)
-    np.testing.assert_allclose(sliced[0].value, want, rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -22,13 +22,13 @@ from ext_tropical import (
     tropical_einsum,
 )
 from ext_tropical.network.entries import NetworkEntries
-from ext_tropical.network.label_rows import Rows
 from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.network.many import NetworkBest, NetworkSamples
 from ext_tropical.network.plan_text import plan_in, text_of
 from ext_tropical.network.question import _eager
 from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate
 from ext_tropical.network.value import TropicalNetwork, solved_as_network
+from ext_tropical.network.walk import Rows
 from ext_tropical.step.native.library import native
 from tenferro_jax import plan_einsum, routes
 from tenferro_jax.conformance import check

@@ -1,7 +1,6 @@
 """Laws of networks of tables under log_sum_exp, on seeded networks judged by NumPy."""
 
 import functools
-import itertools
 import math
 
 import chex
@@ -9,7 +8,6 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-import opt_einsum
 import pytest
 
 from ext_tropical import Network, log_sum_exp, plan_tropical_einsum, tropical_einsum
@@ -19,41 +17,9 @@ from ext_tropical.network.value import TropicalNetwork
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
-from ..sweep import times as cases
-from .small_networks import TEMPERATURE, candidates, network, reals, shares, soft
+from .small_networks import TEMPERATURE, network, reals, shares, soft
 
 SOFT = functools.partial(tropical_einsum, semiring=log_sum_exp(TEMPERATURE))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_exported", [False, True])
-@pytest.mark.parametrize("seed", range(1, 1 + cases(2)))
-def test_soft_values_shares_and_what_shares_depend_on(seed, is_exported):
-    """The second derivatives are those of NumPy's shares, by differences; forward over reverse and
-    reverse over forward; by the library, and in an export by loops.
-    """
-    equation, shapes = network(seed)
-    operands, along = reals(shapes, seed), tuple(reals(shapes, seed + 1))
-    every, f = tuple(range(len(operands))), functools.partial(SOFT, equation)
-
-    @jax.jit
-    def solve(*xs):
-        gradient = jax.grad(lambda *xs: f(*xs).sum(), every)
-        slope = jax.grad(lambda *xs: jax.jvp(f, xs, along)[1].sum())
-        return f(*xs), jax.jvp(gradient, xs, along), slope(*xs)
-
-    close = functools.partial(chex.assert_trees_all_close, rtol=1e-6, atol=1e-8)
-    run = jax.export.export(solve)(*operands).call if is_exported else solve
-    value, (gradients, bends), bend = run(*operands)
-    np.testing.assert_allclose(value, soft(equation, *operands), rtol=1e-12, atol=1e-12)
-    chex.assert_trees_all_close(list(gradients), shares(equation, *operands), rtol=1e-10)
-    step = 1e-5
-    up, down = (
-        shares(equation, *(x + sign * step * t for x, t in zip(operands, along, strict=True)))
-        for sign in (1, -1)
-    )
-    close(list(bends), [(a - b) / (2 * step) for a, b in zip(up, down, strict=True)])
-    close(bend, bends[0])
 
 
 def test_soft_values_of_16_bits():
@@ -65,27 +31,6 @@ def test_soft_values_of_16_bits():
     np.testing.assert_allclose(value.astype(float), soft(equation, *exact), rtol=0.1, atol=0.1)
     for got, share in zip(pull(jnp.ones_like(value)), shares(equation, *exact), strict=True):
         np.testing.assert_allclose(got.astype(float), share, rtol=0.1, atol=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("turn", [lambda f: lambda s: jax.jvp(f, (s,), (1.0,))[1], jax.grad])
-def test_third_derivatives_along_a_line(turn):
-    """By JAX's own derivatives of one sum over all candidates."""
-    equation, shapes = "ab,bc,ca->", [(2, 2)] * 3
-    operands, along = reals(shapes, 7), reals(shapes, 8)
-
-    def dense(*xs):
-        every = candidates(jnp.add, equation, xs, jnp) / TEMPERATURE
-        return TEMPERATURE * jax.nn.logsumexp(every)
-
-    def third(value):
-        def line(s):
-            return value(*(x + s * t for x, t in zip(operands, along, strict=True)))
-
-        return jax.jit(turn(turn(turn(line))))(0.0)
-
-    ours = third(functools.partial(SOFT, equation))
-    np.testing.assert_allclose(ours, third(dense), rtol=1e-9)
 
 
 LARGE = {  # plans of one large step; operands and result have orders of their own

@@ -72,21 +72,6 @@ def test_paths_agree_on_integers(optimize):
     check_assignment("min_plus", FIVE, operands, best.value, best.labels)
 
 
-@pytest.mark.slow
-def test_optimize_takes_bools():
-    operands = [np.array([[0.0, 1.0], [2.0, 0.0]])] * 3
-    for optimize in (True, False):
-        np.testing.assert_array_equal(
-            tropical_einsum("ij,jk,kl->il", *operands, optimize=optimize), [[3.0, 4.0], [5.0, 3.0]]
-        )
-    shapes = [(8, 64), (64, 64), (64, 2)]
-    assert plan_tropical_einsum("ij,jk,kl->il", *shapes, optimize=True) == plan_tropical_einsum(
-        "ij,jk,kl->il", *shapes
-    )
-    in_order = plan_tropical_einsum("ij,jk,kl->il", *shapes, optimize=False)
-    assert [step.operands for step in in_order.plan.steps] == [(0, 1), (2, 3)]
-
-
 def test_more_than_fifty_two_labels():
     """A chain of eighty matrices, in opt_einsum's symbols and interleaved: what a matrix product of
     two halves gives.

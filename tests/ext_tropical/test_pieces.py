@@ -3,10 +3,11 @@ are the einsum with a memory limit, bit for bit.
 """
 
 import functools
+import os
 import pickle
+import signal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,7 +15,6 @@ from ext_tropical import best_assignment, log_sum_exp, plan_tropical_einsum, tro
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
-from ..helpers import throw
 from .judges import check_refusal, refuse
 from .sums import Modulo, Ways
 
@@ -102,62 +102,6 @@ def test_an_axis_of_size_one_that_an_ellipsis_repeats():
     np.testing.assert_array_equal(found.value, tropical_einsum("...ij,...jk->...ik", x, y))
 
 
-def test_finished_slices_are_kept_by_what_they_depend_on(tmp_path):
-    operands, folder = tables("max_plus"), tmp_path / "new" / "folder"
-    plan = planned(operands=operands)
-    first = plan.run(2, *operands, keep=folder)
-    (file,) = folder.iterdir()
-    np.savez(file, value=first.value + 1)  # another value shows that the file is read
-    for same in (plan, pickle.loads(pickle.dumps(plan))):
-        np.testing.assert_array_equal(same.run(2, *operands, keep=folder).value, first.value + 1)
-    others = [operands[0], operands[1] + 1, operands[2]]  # every slice has other entries
-    np.testing.assert_array_equal(plan.run(2, *others, keep=folder).value, first.value + 1)
-    assert len(list(folder.iterdir())) == 2  # the file of the other entries was computed
-    with_labels = plan.run(2, *operands, keep=folder, labels=True)
-    assert sorted(with_labels.labels) == ["j", "k"]
-    again = plan.run(2, *operands, keep=folder, labels=True)
-    jax.tree.map(np.testing.assert_array_equal, again, with_labels)
-
-
-@pytest.mark.parametrize("damage", ["empty", "half", "another file"])
-def test_a_damaged_file_is_written_anew(tmp_path, damage):
-    operands = tables("max_plus")
-    plan = planned(operands=operands)
-    want = plan.run(0, *operands, keep=tmp_path)
-    (file,) = tmp_path.iterdir()
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2] if damage == "half" else b"")
-    if damage == "another file":
-        np.savez(file, other=np.ones(3))
-    np.testing.assert_array_equal(plan.run(0, *operands, keep=tmp_path).value, want.value)
-    np.testing.assert_array_equal(np.load(file)["value"], want.value)
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32"])
-def test_kept_slices_have_their_dtype(tmp_path, dtype):
-    operands = [jnp.asarray(x, dtype) for x in tables("max_plus")]
-    plan = plan_tropical_einsum(CHAIN, *operands, slices=4)
-    want = plan.run(1, *operands, keep=tmp_path)
-    again = plan.run(1, *operands, keep=tmp_path)
-    assert again.value.dtype == want.value.dtype == operands[0].dtype
-    np.testing.assert_array_equal(again.value, want.value)
-    assert plan.slices > 1
-
-
-def test_a_full_disk_loses_no_slice(tmp_path, monkeypatch):
-    operands = tables("max_plus")
-    plan = planned(operands=operands)
-    monkeypatch.setattr(np, "savez", lambda *_, **__: throw(OSError(28, "No space left on device")))
-    with pytest.warns(
-        RuntimeWarning, match="slice 0 is not kept, but returned.*No space"
-    ) as caught:
-        part = plan.run(0, *operands, keep=tmp_path)
-    assert caught[0].filename == __file__
-    assert list(tmp_path.iterdir()) == []
-    np.testing.assert_array_equal(part.value, plan.run(0, *operands).value)
-
-
 PLAN = planned()
 OPERANDS = tables("max_plus")
 PARTS = [PLAN.run(i, *OPERANDS) for i in range(PLAN.slices)]
@@ -199,7 +143,6 @@ merge = PLAN.merge
         "labels=True under",
         lambda: planned(log_sum_exp()).run(0, *OPERANDS, labels=True),
     ),
-    (FileExistsError, "File exists", lambda: run(*OPERANDS, keep=__file__)),
 )
 def test_refusals(error, text, call):
     check_refusal(error, text, call)
@@ -218,3 +161,43 @@ def test_arrays_are_run_while_something_else_is_traced():
 def test_a_part_is_numpy_alone():
     assert [type(x) for x in LABELLED[:2]] == [int, np.ndarray]
     assert {type(x) for x in LABELLED.labels.values()} == {np.ndarray}
+
+
+# --- on an engine, a worker of which is killed in the middle --------------------------------------
+
+ON_AN_ENGINE = ("max_plus", "log_sum_exp")
+
+
+def run_here(plan, name, number, folder):
+    """A slice in another process. The first worker of a folder dies before its second slice."""
+    if number == 1 and not os.path.exists(f"{folder}/died"):
+        open(f"{folder}/died", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    operands = tables(SEMIRINGS[name] or name)
+    return plan.run(number, *operands, labels=name == "max_plus")
+
+
+@pytest.mark.slow
+def test_an_engine_loses_a_worker_and_no_slice(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    plans = {name: planned(SEMIRINGS[name] or name) for name in ON_AN_ENGINE}
+    tasks = [(n, i) for n, plan in plans.items() for i in range(plan.slices)]
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        parts = client.gather(
+            [client.submit(run_here, plans[n], n, i, str(tmp_path), pure=False) for n, i in tasks]
+        )
+    assert (tmp_path / "died").exists()
+    for name, plan in plans.items():
+        operands = tables(SEMIRINGS[name] or name)
+        has_labels = name == "max_plus"
+        found = plan.merge(part for part, task in zip(parts, tasks, strict=True) if task[0] == name)
+        here = plan.merge(plan.run(i, *operands, labels=has_labels) for i in range(plan.slices))
+        jax.tree.map(np.testing.assert_array_equal, tuple(found), tuple(here))
+        if has_labels:
+            want = best_assignment(CHAIN, *operands)
+            jax.tree.map(np.testing.assert_array_equal, tuple(found), tuple(want))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import Network
-from ext_tropical.network.label_rows import WORTH_THE_OP, Rows, rows_of
+from ext_tropical.network.walk import WORTH_THE_OP, Rows, rows_of
 from ext_tropical.step.native.library import ROWS, native
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply

@@ -12,7 +12,6 @@ import pytest
 
 from ext_tropical import (
     best_assignment,
-    log_sum_exp,
     plan_tropical_einsum,
     tropical_einsum,
     tropical_einsum_with_argmax,
@@ -80,34 +79,6 @@ def test_first_assignments_wherever_the_operands_are(shape, kind, over, nan, equ
             else:
                 got = call()
             equal(tuple(got), tuple(want))
-
-
-@pytest.mark.slow
-def test_derivatives_and_batches():
-    operands = [jnp.asarray(x) for x in tables("max_plus", seed=4)]
-    numbers = tuple(range(3))
-
-    def loss(semiring, *xs, **how):
-        return (tropical_einsum(CHAIN, *xs, semiring=semiring, **how) ** 2).sum()
-
-    with jax.set_mesh(mesh_of((4,))):
-        for semiring, near in (("max_plus", {}), (log_sum_exp(0.5), {"rtol": 1e-4, "atol": 1e-4})):
-            one = functools.partial(loss, semiring)
-            spread = functools.partial(one, over="d")
-            for take in (
-                lambda fn: jax.jit(jax.value_and_grad(fn, numbers))(*operands),
-                lambda fn: jax.jvp(fn, operands, operands),
-                lambda fn: jax.vmap(fn, (0, None, None))(
-                    jnp.stack(operands[:1] * 2), *operands[1:]
-                ),
-            ):
-                equal(take(spread), take(one), rtol=1e-6) if not near else equal(
-                    take(spread), take(one), **near
-                )
-    second = jax.jit(jax.hessian(functools.partial(loss, "max_plus", over="d")))
-    with jax.set_mesh(mesh_of((4,))):
-        got = second(*operands)
-    equal(got, jax.hessian(functools.partial(loss, "max_plus"))(*operands))
 
 
 def test_each_device_is_within_the_limit_and_there_is_one_merge():

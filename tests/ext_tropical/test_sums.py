@@ -4,7 +4,6 @@ bits by every route; what is refused.
 
 import dataclasses
 import functools
-import itertools
 import zlib
 
 import jax
@@ -284,32 +283,6 @@ def test_independent_sets_of_grids_from_residues(size):
         found += product * ((residue - found) * pow(product, -1, prime) % prime)
         product *= prime
     assert found == INDEPENDENT[size]
-
-
-@pytest.mark.parametrize(
-    "name", ["bull_graph", pytest.param("cubical_graph", marks=pytest.mark.slow)]
-)
-def test_independent_sets_of_named_graphs_by_size(name):
-    """Of each size as coefficients of a polynomial; the largest and their number as pairs."""
-    graph = getattr(nx, name)()
-    sizes = [
-        size
-        for size in range(len(graph) + 1)
-        for nodes in itertools.combinations(graph, size)
-        if not graph.subgraph(nodes).edges
-    ]
-    semiring = Polynomial(len(graph))
-    one, x = np.eye(2, len(graph) + 1, dtype=np.int32)
-    edge = np.moveaxis(np.array([[one, one], [one, 0 * one]]), -1, 0)
-    node = np.stack([one, x], -1)
-    tables = [edge] * len(graph.edges) + [node] * len(graph)
-    got = tropical_einsum(network(graph), *tables, semiring=semiring)
-    np.testing.assert_array_equal(got, np.bincount(sizes, minlength=len(graph) + 1))
-    edge = np.array([[[0.0, 0.0], [0.0, -np.inf]], [[1.0, 1.0], [1.0, 0.0]]])
-    node = np.array([[0.0, 1.0], [1.0, 1.0]])
-    tables = [edge] * len(graph.edges) + [node] * len(graph)
-    got = tropical_einsum(network(graph), *tables, semiring=Ways())
-    np.testing.assert_array_equal(got, [max(sizes), sizes.count(max(sizes))])
 
 
 # --- memory, plans, bytes -------------------------------------------------------------------------

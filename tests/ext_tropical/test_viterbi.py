@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical import Network, viterbi
+from ext_tropical import viterbi
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS
@@ -106,18 +106,6 @@ def test_the_k_best_against_brute_force(name, states, length, k):
             scores = {row: score for score, row in every}
             assert [scores[row] for row in states_found] == [score for score, _ in want]
             assert len(set(states_found)) == found
-
-
-def test_the_k_best_against_a_network():
-    """The project's other way to k best assignments, which is judged by toulbar2."""
-    initial, transition, emission = model(np.random.default_rng(5), np.arange(-9.0, 1.0), 4, 6)
-    tables = [initial, *emission, *[transition] * 5]
-    terms = ["a", *"abcdef", "ab", "bc", "cd", "de", "ef"]
-    best = Network(",".join(terms) + "->", *tables).best(k=30)
-    result = viterbi(initial, transition, emission, k=30)
-    np.testing.assert_array_equal(result.score, best.value)
-    one = viterbi(initial, transition, emission)
-    np.testing.assert_array_equal(result.states[0], one.states)
 
 
 def test_the_k_best_under_transforms():
