@@ -13,11 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .bounded_cache import BoundedCache, CacheStats
 from .errors import InvalidConfig, TenferroError, Unsupported
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
-from .shapes import PyTree, is_inexact, struct, x64_enabled
+from .shapes import PyTree, is_inexact, struct
 from .tracing import trace
 
 Argnums = int | Sequence[int] | None
@@ -193,64 +192,6 @@ def linearize(
 
     primal = active.traced(first, *graph.input_specs)
     return primal, active.traced(second, primal.output_specs[1], *active.tangent_specs)
-
-
-class AdContext:
-    """Derivatives with one rule set, kept in a bounded cache: equal requests are traced once.
-
-    Args:
-      rules: AD rules of the extensions, instead of those of the graphs; None: each graph's own
-        rules.
-      capacity: how many derivatives are kept; the least recently used one is dropped first.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> context, square = AdContext(), trace(lambda x: x * x, jnp.float32(0))
-      >>> context.grad(square) == context.grad(square), context.stats()
-      (True, CacheStats(hits=1, misses=1, size=1, capacity=128))
-    """
-
-    def __init__(self, rules: ExtensionRuleSet | None = None, capacity: int = 128):
-        require_rules(rules, "AdContext")
-        self.rules = rules
-        self._cache: BoundedCache = BoundedCache(capacity, "AdContext")
-
-    def _derived(self, transform: Callable[..., object], graph: Graph, argnums: Argnums) -> Any:
-        require_graph(graph, f"AdContext.{transform.__name__}")
-        hashable = tuple(argnums) if isinstance(argnums, list | tuple) else argnums
-        key = (
-            transform,
-            graph,
-            hashable,
-            type(hashable),
-            graph.rules if self.rules is None else self.rules,
-            x64_enabled(),
-        )
-        return self._cache.get(key, lambda: transform(graph, argnums, rules=self.rules))
-
-    def grad(self, graph: Graph, argnums: int | Sequence[int] = 0) -> Graph:
-        """As `grad`."""
-        return self._derived(grad, graph, argnums)
-
-    def jvp(self, graph: Graph, argnums: Argnums = None) -> Graph:
-        """As `jvp`."""
-        return self._derived(jvp, graph, argnums)
-
-    def vjp(self, graph: Graph, argnums: Argnums = None) -> Graph:
-        """As `vjp`."""
-        return self._derived(vjp, graph, argnums)
-
-    def linearize(self, graph: Graph, argnums: Argnums = None) -> tuple[Graph, Graph]:
-        """As `linearize`."""
-        return self._derived(linearize, graph, argnums)
-
-    def stats(self) -> CacheStats:
-        """Hits, misses, size and capacity of the cache."""
-        return self._cache.stats()
-
-    def clear(self) -> None:
-        """Drop all derivatives."""
-        self._cache.clear()
 
 
 class _Active:

@@ -43,6 +43,7 @@ COMPATIBILITY = tuple(
 
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim: Callable[[object], bool] = jax.export.is_symbolic_dim  # type: ignore[assignment]
+function_of: Callable[..., Callable[..., list[jax.Array]]] = jexc.jaxpr_as_fun
 checkpoint_name: Callable[[jax.Array, str], jax.Array] = jax.ad_checkpoint.checkpoint_name
 
 
@@ -109,14 +110,6 @@ class Jaxpr(Protocol):
     outvars: Sequence[Atom]
     eqns: Sequence[Eqn]
     debug_info: Any
-
-
-class AxisData(Protocol):
-    """What a batching rule is told of the axis of a vmap."""
-
-    name: object
-    spmd_name: object
-    explicit_mesh_axis: object
 
 
 graph_assumptions = jax.make_user_context(None)
@@ -238,7 +231,7 @@ def vary_together(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     ]
 
 
-def batch_place(axis: AxisData) -> Any:
+def batch_place(axis: Any) -> Any:
     """The mesh axis (or axes) of a vmap's batch axis; None inside a shard_map that has split it
     already.
     """

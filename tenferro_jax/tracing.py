@@ -5,15 +5,14 @@ for programs that know only JAX's primitives.
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from . import jax_seam
-from .errors import DTypeError, InvalidConfig, require_kind, shortened
+from .errors import require_kind
 from .extension.carrier import Extension
 from .extension.execution import forward
 from .extension.routes import ANY_PLATFORM
@@ -28,8 +27,6 @@ from .shapes import PyTree, as_operand, require_x64_leaves, struct, with_zeros
 def trace(
     fn: Callable[..., PyTree],
     *specs: PyTree,
-    static_argnums: int | Iterable[int] = (),
-    static_argnames: str | Iterable[str] = (),
     **keyword_specs: PyTree,
 ) -> Graph:
     """Record a JAX-traceable function as a graph.
@@ -42,20 +39,17 @@ def trace(
     the checkpoints of f. Python scalars lose their weak types.
 
     Args:
-      fn: a function of pytrees of arrays.
+      fn: a function of pytrees of arrays; `functools.partial` fixes other arguments.
       *specs: its arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be
         symbolic.
-      static_argnums: positions of arguments that are passed on as plain values and are not
-        arguments of the graph.
-      static_argnames: names of such arguments, whether they are passed by position or by keyword.
       **keyword_specs: keyword arguments; in the graph they are one dict, the last argument.
 
     Returns:
-      The graph; `graph.to_jax()` is a function of the arguments that are not static.
+      The graph; `graph.to_jax()` is a function of the same arguments.
 
     Raises:
       Unsupported: a primitive that no standard op covers; the text names it and its source line.
-      InvalidConfig: not a function, or a static argument that does not exist.
+      InvalidConfig: not a function.
       DTypeError: a 64-bit spec while 64-bit types are off.
 
     Example:
@@ -72,12 +66,7 @@ def trace(
     require_kind(
         fn, Callable, "trace", "a function of arrays", "Pass the function first, then its specs."
     )
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    static = _static_positions(fn, specs, keyword_specs, static_argnums, names)
-    given = tuple(spec for i, spec in enumerate(specs) if i not in static)
-    by_name = {name: spec for name, spec in keyword_specs.items() if name not in names}
-    fixed = {name: value for name, value in keyword_specs.items() if name in names}
-    leaves, in_tree = jax.tree.flatten(arguments(given, by_name))
+    leaves, in_tree = jax.tree.flatten(arguments(specs, keyword_specs))
     require_x64_leaves(leaves, "trace")
     builder = GraphBuilder()
     shaped = [
@@ -88,51 +77,13 @@ def trace(
 
     def flat(*values: jax.Array) -> list[object]:
         args = list(jax.tree.unflatten(in_tree, values))
-        kwargs = args.pop() if by_name else {}
-        dynamic = iter(args)
-        positional = (specs[i] if i in static else next(dynamic) for i in range(len(specs)))
-        outs, tree = jax.tree.flatten(fn(*positional, **kwargs, **fixed))
+        kwargs = args.pop() if keyword_specs else {}
+        outs, tree = jax.tree.flatten(fn(*args, **kwargs))
         trees.append(tree)
         return outs
 
     outputs = builder.inline(flat, *inputs)
     return builder.build(outputs, in_tree, trees[-1])
-
-
-def _static_positions(
-    fn: Callable[..., PyTree],
-    specs: tuple[PyTree, ...],
-    by_name: dict[str, PyTree],
-    argnums: int | Iterable[int],
-    names: tuple[str, ...],
-) -> set[int]:
-    """Positions, from 0, of the static arguments among the specs."""
-    count = len(specs)
-    wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    positions = {i + count if isinstance(i, int) and i < 0 else i for i in wanted}
-    if not positions <= set(range(count)):
-        raise InvalidConfig(
-            where="trace",
-            given=f"static_argnums={argnums!r}",
-            needed=f"positions among {list(range(count))}",
-            fix="Count the positional arguments from 0.",
-        )
-    if names:
-        try:
-            parameters = list(inspect.signature(fn).parameters)
-        except (TypeError, ValueError):  # a builtin
-            parameters = []
-        for name in names:
-            if name in parameters[:count]:
-                positions.add(parameters.index(name))
-            elif name not in by_name:
-                raise InvalidConfig(
-                    where="trace",
-                    given=f"static_argnames {name!r}",
-                    needed=f"arguments that are given: "
-                    f"{', '.join((*parameters[:count], *by_name)) or 'none'}",
-                )
-    return positions
 
 
 P = ParamSpec("P")
@@ -159,7 +110,6 @@ def lowered(fn: Callable[P, T]) -> Callable[P, T]:
 
     Raises:
       InvalidConfig: not a function.
-      DTypeError: in a call, an argument is neither an array nor a number.
       Unsupported: in a call, an extension has no lowering.
 
     Example:
@@ -177,7 +127,6 @@ def lowered(fn: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(fn)
     def written_out(*args: P.args, **kwargs: P.kwargs) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        _require_arrays(args, kwargs)
         trees = []
 
         def flat(*values: jax.Array) -> list[object]:
@@ -191,24 +140,6 @@ def lowered(fn: Callable[P, T]) -> Callable[P, T]:
         return jax.tree.unflatten(trees[-1], _Writer().run(closed, values))
 
     return written_out
-
-
-def _require_arrays(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> None:
-    """Refuse an argument that JAX cannot trace; the error names it."""
-    for name, tree in (("args", args), ("", kwargs)):
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-            if not (
-                isinstance(leaf, int | float | complex)
-                or hasattr(leaf, "dtype")
-                or hasattr(leaf, "__jax_array__")
-            ):
-                raise DTypeError(
-                    where=f"lowered, argument "
-                    f"{name or path[0].key}{jax.tree_util.keystr(path if name else path[1:])}",
-                    given=shortened(repr(leaf)),
-                    needed="an array or a number",
-                    fix="Do not pass other values as arguments: lowered(lambda x: f(x, option)).",
-                )
 
 
 def _lowered_graph(self: Graph) -> Graph:

@@ -26,7 +26,6 @@ from ..errors import ADRuleError, InvalidConfig, TenferroError, first_line
 from ..jax_seam import (
     Assumptions,
     Aval,
-    AxisData,
     IrValue,
     LoweringContext,
     graph_assumptions,
@@ -478,7 +477,7 @@ def _transpose(
 
 
 def _batch(
-    axis: AxisData,
+    axis: Any,  # JAX's data of the axis of a vmap
     args: Sequence[jax.Array],
     dims: Sequence[int | None],
     *,

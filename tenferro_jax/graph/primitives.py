@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ from ..ops import (
     window,
 )
 from ..ops.op import StdTensorOp
-from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, with_zeros
+from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, struct, with_zeros
 from .builder import ROWS, GraphBuilder, Reader, Row, Value, described, refuse
 from .graph import Graph, bodies
 
@@ -301,35 +301,37 @@ def _scan(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
 
 
 def _while(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    p, builder = eqn.params, reader.builder
+    p = eqn.params
     tested, used = p["cond_nconsts"], p["body_nconsts"]
     predicate = jax_seam.open_jaxpr(p["cond_jaxpr"])[0].outvars[0].aval
-    if predicate.shape == ():
-        op = control.While(
-            reader.sub_graph(p["cond_jaxpr"]), reader.sub_graph(p["body_jaxpr"]), tested, used
-        )
-        return builder.add(op, *inputs)
-    # Under vmap each element has its own predicate: continue while any of them holds, and change
-    # only these elements.
-    condition, body = GraphBuilder(), GraphBuilder()
-    metas = [v.meta for v in inputs]
-    carried = metas[tested + used :]
-    on_test = [condition.input(m) for m in (*metas[:tested], *carried)]
-    (holds,) = dataclasses.replace(reader, builder=condition).read(p["cond_jaxpr"], on_test)
-    (any_holds,) = condition.add(reduction.ReduceOr(tuple(range(len(predicate.shape)))), holds)
-    on_step = [body.input(m) for m in (*metas[:tested], *metas[tested : tested + used], *carried)]
-    inner = dataclasses.replace(reader, builder=body)
-    (moves,) = inner.read(p["cond_jaxpr"], [*on_step[:tested], *on_step[tested + used :]])
-    stepped = inner.read(p["body_jaxpr"], on_step[tested:])
-    kept: list[Value] = []
-    for new, old in zip(stepped, on_step[tested + used :], strict=True):
-        wide = structural.BroadcastInDim(old.shape, tuple(range(len(predicate.shape))))
-        where = moves if moves.shape == old.shape else body.add(wide, moves)[0]
-        kept += body.add(logic.Select(), where, new, old)
-    graphs = condition.build([any_holds]), body.build(kept)
-    for graph in graphs:
-        builder.absorb(graph)
-    return builder.add(control.While(*graphs, tested, tested + used), *inputs[:tested], *inputs)
+    if predicate.shape != ():
+        run = functools.partial(_while_any, p, predicate.ndim)
+        closed = jax.make_jaxpr(run)(*(struct(v.meta) for v in inputs))
+        return reader.read(closed, inputs, eqn)
+    op = control.While(
+        reader.sub_graph(p["cond_jaxpr"]), reader.sub_graph(p["body_jaxpr"]), tested, used
+    )
+    return reader.builder.add(op, *inputs)
+
+
+def _while_any(p: Params, ndim: int, *xs: jax.Array) -> list[jax.Array]:
+    """A loop under vmap, where each element has its own predicate: it goes on while any of them
+    holds, and changes only these elements.
+    """
+    tested, used = p["cond_nconsts"], p["body_nconsts"]
+    holds, step = (jax_seam.function_of(p[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+
+    def go_on(carry: Sequence[jax.Array]) -> jax.Array:
+        return holds(*xs[:tested], *carry)[0].any()
+
+    def advanced(carry: Sequence[jax.Array]) -> list[jax.Array]:
+        (moves,) = holds(*xs[:tested], *carry)
+        return [
+            jax.lax.select(jax.lax.broadcast_in_dim(moves, old.shape, tuple(range(ndim))), new, old)
+            for new, old in zip(step(*xs[tested : tested + used], *carry), carry, strict=True)
+        ]
+
+    return jax.lax.while_loop(go_on, advanced, list(xs[tested + used :]))
 
 
 def _platform_index(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:

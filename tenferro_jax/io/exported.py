@@ -49,8 +49,7 @@ class ExportedProgram:
     """A lowered program for one or more platforms, its derivatives, and the extensions that they
     came from.
 
-    It is immutable: a copy is the object itself. It is pickled as its bytes, which `load_exported`
-    reads.
+    It is immutable, and is pickled and copied as its bytes, which `load_exported` reads.
 
     Attributes:
       exported: the jax.export.Exported, derivatives included.
@@ -192,12 +191,6 @@ class ExportedProgram:
             f"ExportedProgram(({inputs}) -> ({outs}); platforms "
             f"{', '.join(self.platforms)}{devices}; extensions {families}{gradients})"
         )
-
-    def __copy__(self) -> ExportedProgram:
-        return self
-
-    def __deepcopy__(self, memo: object) -> ExportedProgram:
-        return self
 
     def to_bytes(self) -> bytes:
         """The file content.

@@ -1,6 +1,5 @@
 """Exported programs: identity inside, a clean consumer, damage, versions."""
 
-import copy
 import json
 import pickle
 import subprocess
@@ -366,7 +365,6 @@ def test_a_program_for_two_devices(kind, tmp_path, capsys):
 
 def test_a_pickled_program_is_its_bytes():
     made = tj.export(lambda x: x**2, np.ones(()), vjp_order=1)
-    assert copy.copy(made) is copy.deepcopy(made) is made
     back = pickle.loads(pickle.dumps(made))
     assert back.to_bytes() == made.to_bytes()
     assert (float(back.call(3.0)), float(jax.grad(back.call)(3.0))) == (9.0, 6.0)
