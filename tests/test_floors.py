@@ -22,7 +22,6 @@ FLOORS = {
     "payload_leaves": 0,
     "identity": 0,
     "payload_text": 0,
-    "bounded_cache": 0,
     "ops": 1,
     "extension": 2,
     "graph": 3,

@@ -1,14 +1,11 @@
-"""Engines and compiled programs, their statistics and costs. Re-exports only."""
+"""Engines and compiled programs. Re-exports only."""
 
-from ..bounded_cache import CacheStats
-from .engine import Engine, compile_std_to_exec
-from .exec_program import Cost, ExecProgram, Memory
+from .engine import CacheStats, Engine, compile_std_to_exec
+from .exec_program import ExecProgram
 
 __all__ = [
     "CacheStats",
-    "Cost",
     "Engine",
     "ExecProgram",
-    "Memory",
     "compile_std_to_exec",
 ]

@@ -10,12 +10,12 @@ graph has them, and the host nodes of that level follow the segment. Values that
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from ..bounded_cache import BoundedCache, CacheStats
 from ..errors import InvalidConfig
 from ..extension.carrier import Extension
 from ..extension.routes import Route, here, route_of
@@ -168,11 +168,32 @@ def _groups(
     return groups
 
 
+class CacheStats(NamedTuple):
+    """Hits and misses of a cache, its size and its capacity."""
+
+    hits: int
+    misses: int
+    size: int
+    capacity: int
+
+
+def _compiled(
+    runtimes: ExtensionRuntimeSet | None, graph: Graph, metas: Metas, x64: bool
+) -> ExecProgram:
+    """The program of a graph for inputs of these metas, made under this width of types."""
+    bound = graph.bound_metas([TensorMeta(*meta) for meta in metas])
+    return compile_std_to_exec(_under(runtimes, bound))
+
+
+def _under(runtimes: ExtensionRuntimeSet | None, graph: Graph) -> Graph:
+    return graph if runtimes is None else graph.with_runtimes(runtimes)
+
+
 class Engine:
     """Compiles graphs and keeps the programs in a bounded cache. Equal graphs share a program; one
     symbolic graph serves many sizes.
 
-    Threads may share an engine; if two of them ask for the same program, it is compiled once.
+    Threads may share an engine.
 
     Args:
       capacity: how many programs are kept; the least recently used one is dropped first.
@@ -205,7 +226,16 @@ class Engine:
     ):
         require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
-        self._cache, self._rules, self._runtimes = BoundedCache(capacity, "Engine"), rules, runtimes
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            raise InvalidConfig(
+                where="Engine",
+                given=f"capacity={capacity!r}",
+                needed="a positive integer",
+                fix="The default is 128.",
+            )
+        self._capacity, self._rules, self._runtimes = capacity, rules, runtimes
+        # Not of a method, so that programs are freed with their engine.
+        self._programs = functools.lru_cache(capacity)(functools.partial(_compiled, runtimes))
 
     def compile(self, graph: Graph) -> ExecProgram:
         """The compiled program of a graph with concrete shapes.
@@ -215,7 +245,8 @@ class Engine:
           DTypeError: the graph has 64-bit values while 64-bit types are off.
           Unsupported: an extension has no route on this platform.
         """
-        return self._program(require_graph(graph, "Engine.compile"), graph.input_metas)
+        require_graph(graph, "Engine.compile")
+        return self._programs(graph, graph.input_metas, x64_enabled())
 
     def eval(self, graph: Graph, *args: PyTree, **kwargs: PyTree) -> Any:
         """Run a graph, compiled if necessary; symbolic dimensions take the sizes of the arguments.
@@ -229,30 +260,19 @@ class Engine:
             require_graph(graph, "Engine.eval").leaves(args, kwargs, "Engine.eval")
         )
         if traced:
-            graph = self._under_runtimes(
-                graph if self._rules is None else graph.with_rules(self._rules)
-            )
+            graph = graph if self._rules is None else graph.with_rules(self._rules)
+            graph = _under(self._runtimes, graph)
             return jax.tree.unflatten(graph.out_tree, graph(*arrays))
-        return self._program(graph, metas).run(arrays)
-
-    def _program(self, graph: Graph, metas: Metas) -> ExecProgram:
-        """The program of a graph for inputs of these metas."""
-        return self._cache.get((graph, metas, x64_enabled()), lambda: self._compiled(graph, metas))
-
-    def _compiled(self, graph: Graph, metas: Metas) -> ExecProgram:
-        bound = graph.bound_metas([TensorMeta(*meta) for meta in metas])
-        return compile_std_to_exec(self._under_runtimes(bound))
-
-    def _under_runtimes(self, graph: Graph) -> Graph:
-        return graph if self._runtimes is None else graph.with_runtimes(self._runtimes)
+        return self._programs(graph, metas, x64_enabled()).run(arrays)
 
     def stats(self) -> CacheStats:
         """Hits, misses, size and capacity of the cache."""
-        return self._cache.stats()
+        info = self._programs.cache_info()
+        return CacheStats(info.hits, info.misses, info.currsize, self._capacity)
 
     def clear(self) -> None:
-        """Drop all programs."""
-        self._cache.clear()
+        """Drop all programs, and the counts."""
+        self._programs.cache_clear()
 
     def __repr__(self) -> str:
         stats = self.stats()

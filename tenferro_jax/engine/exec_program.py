@@ -5,7 +5,6 @@ calls; calls, costs, routes.
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 from jax.tree_util import tree_unflatten
 
 from ..dimensions import SymDim
-from ..errors import TenferroError, Unsupported, counted
+from ..errors import TenferroError, counted
 from ..extension.carrier import Extension
 from ..extension.execution import read_only, run_host
 from ..extension.primitive import apply
@@ -141,36 +140,6 @@ class HostStep:
 Step: TypeAlias = Segment | HostStep
 
 
-class Cost(NamedTuple):
-    """XLA's estimate for one run, summed over the segments; host steps do not count, a loop body
-    counts once.
-
-    Attributes:
-      flops: floating-point operations.
-      bytes: memory traffic.
-    """
-
-    flops: float
-    bytes: float
-
-
-class Memory(NamedTuple):
-    """Bytes of one run, as planned by XLA; host memory of host steps does not count.
-
-    Attributes:
-      argument: the inputs.
-      output: the outputs.
-      temp: the largest scratch memory of a segment.
-      peak: the most memory at one time: the arguments, the values between steps, one segment's
-        outputs and scratch.
-    """
-
-    argument: int
-    output: int
-    temp: int
-    peak: int
-
-
 class ExecProgram:
     """A compiled graph of concrete shapes: flat instructions in steps, each an XLA segment or a
     host call.
@@ -247,42 +216,6 @@ class ExecProgram:
             slots.update(zip(step.outputs, outs, strict=True))
         return tree_unflatten(self.graph.out_tree, [slots[i] for i in self.graph.outputs])
 
-    def cost(self) -> Cost:
-        """XLA's estimate of operations and memory traffic.
-
-        Raises:
-          Unsupported: XLA gives none on this platform.
-        """
-        analyses: list[Any] = [s.compiled.cost_analysis() for s in self.segments]
-        if not all(isinstance(a, dict) for a in analyses):
-            raise _no_analysis("cost")
-        return Cost(
-            *(sum(float(a.get(key, 0.0)) for a in analyses) for key in ("flops", "bytes accessed"))
-        )
-
-    def memory(self) -> Memory:
-        """XLA's plan of memory.
-
-        Raises:
-          Unsupported: XLA gives none on this platform.
-        """
-        held = dict(enumerate(map(_bytes, self.graph.input_metas)))
-        argument, peak, temp = sum(held.values()), sum(held.values()), 0
-        for step, dying in zip(self.steps, self._dying, strict=True):
-            scratch = 0
-            outs = {i: _bytes(self.slots[i]) for i in step.outputs}
-            if isinstance(step, Segment):
-                stats = step.compiled.memory_analysis()
-                if stats is None:
-                    raise _no_analysis("memory")
-                scratch = stats.temp_size_in_bytes
-            temp = max(temp, scratch)
-            peak = max(peak, sum(held.values()) + sum(outs.values()) + scratch)
-            for i in dying:
-                del held[i]
-            held.update(outs)
-        return Memory(argument, sum(_bytes(m) for m in self.graph.output_metas), temp, peak)
-
     def as_text(self) -> str:
         """The optimised HLO of each segment."""
         return "\n\n".join(
@@ -351,17 +284,4 @@ def _dies(step: Step, slot: int) -> bool:
         for i in step.instructions
         for s, last in zip(i.inputs, i.last_use, strict=True)
         if s == slot
-    )
-
-
-def _bytes(meta: TensorMeta) -> int:
-    return int(meta.dtype.itemsize * math.prod(meta.shape))
-
-
-def _no_analysis(what: str) -> Unsupported:
-    return Unsupported(
-        where=f"ExecProgram.{what}",
-        given=f"a compiled program of platform {jax.default_backend()} without {what} analysis",
-        needed="a platform for which XLA gives one",
-        fix="Compile the program for cpu.",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -12,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ..bounded_cache import BoundedCache
 from ..dimensions import SymDim
 from ..engine.engine import Engine
 from ..errors import InvalidConfig, counted
@@ -22,7 +23,7 @@ from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
-from ..shapes import PyTree, meta_of, solve_sizes
+from ..shapes import PyTree, TensorMeta, meta_of, solve_sizes
 from .record import (
     NUMBERS,
     Array,
@@ -48,8 +49,35 @@ ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
 
 _OPERANDS = (*ARRAYS, *NUMBERS)
 
-_GRAPHS = BoundedCache(4096, "TracedTensor")
-"""The cache of graphs: tracing a function takes a millisecond, finding its graph microseconds."""
+
+@dataclasses.dataclass(frozen=True)
+class _Static:
+    """An argument that is passed on unchanged, with a key that tells it from every other."""
+
+    key: Hashable
+    value: Any = dataclasses.field(compare=False)
+
+
+# The cache of graphs: tracing a function takes a millisecond, finding its graph microseconds.
+@functools.lru_cache(4096)
+def _traced(
+    fn: Callable[..., PyTree],
+    tree: jax.tree_util.PyTreeDef,
+    described: tuple[TensorMeta | _Static, ...],
+    settings: Hashable,
+) -> Graph:
+    """The graph of a function of some arguments, under these settings of JAX."""
+
+    def call(*arrays: jax.Array) -> PyTree:
+        left = iter(arrays)
+        values = [x.value if isinstance(x, _Static) else next(left) for x in described]
+        args, kwargs = jax.tree.unflatten(tree, values)
+        return fn(*args, **kwargs)
+
+    builder = GraphBuilder()
+    inputs = [builder.input(x) for x in described if not isinstance(x, _Static)]
+    outputs, out_tree = jax.tree.flatten(builder.inline(call, *inputs))
+    return builder.build(outputs, out_tree=out_tree)
 
 
 def recorded(
@@ -70,25 +98,12 @@ def recorded(
     leaves, tree = jax.tree.flatten((args, dict(kwargs)))
     arrays: list[Any] = [x for x in leaves if isinstance(x, ARRAYS)]
     inputs = [x if isinstance(x, Handle) else TracedTensor.constant(x) for x in arrays]
-
-    def call(*arrays: jax.Array) -> PyTree:
-        traced = iter(arrays)
-        values = [next(traced) if isinstance(x, ARRAYS) else x for x in leaves]
-        args, kwargs = jax.tree.unflatten(tree, values)
-        return fn(*args, **kwargs)
-
-    def trace() -> Graph:
-        builder = GraphBuilder()
-        result = builder.inline(call, *[builder.input(x.meta) for x in inputs])
-        outputs, out_tree = jax.tree.flatten(result)
-        return builder.build(outputs, out_tree=out_tree)
-
-    if keep:
-        metas = iter([x.meta for x in inputs])
-        described = [next(metas) if isinstance(x, ARRAYS) else _static(x) for x in leaves]
-        graph = _GRAPHS.get((fn, tree, tuple(described), _settings()), trace)
-    else:
-        graph = trace()
+    metas = iter([x.meta for x in inputs])
+    described = tuple(
+        [next(metas) if isinstance(x, ARRAYS) else _Static(_key_of(x), x) for x in leaves]
+    )
+    trace = _traced if keep else _traced.__wrapped__
+    graph = trace(fn, tree, described, _settings())
     record = Record(graph, inputs)
     outputs = [  # an output that is an input is that tensor
         inputs[value] if value < len(inputs) else TracedTensor(record, i, meta)
@@ -97,13 +112,13 @@ def recorded(
     return jax.tree.unflatten(graph.out_tree, outputs)
 
 
-def _static(leaf: object) -> Hashable:
+def _key_of(leaf: object) -> Hashable:
     """A key that distinguishes an argument from every other: 1 from True, 0.0 from -0.0.
 
     Slices are hashable from Python 3.12 on.
     """
     if isinstance(leaf, slice):
-        return slice, _static(leaf.start), _static(leaf.stop), _static(leaf.step)
+        return slice, _key_of(leaf.start), _key_of(leaf.stop), _key_of(leaf.step)
     return type(leaf), repr(leaf) if is_number(leaf) else leaf
 
 
