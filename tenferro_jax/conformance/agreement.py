@@ -24,7 +24,6 @@ from ..graph.graph import Graph
 from ..io.export import export
 from ..io.exported import load_exported
 from ..shapes import PyTree, is_inexact, meta_of, struct
-from .batches import columns
 from .declarations import graph_of, run_host_form, symbolic_graph
 from .examples import (
     Array,
@@ -41,7 +40,7 @@ from .held import read_globals
 from .op_subject import OpSubject
 from .report import Broken, NotApplicable, breaking, one_line
 from .smooth import smooth
-from .subject import Claim
+from .subject import Claim, FunctionSubject, in_terms_of
 
 PURE = "Compute from inputs and payload alone; seed what is random by the payload."
 
@@ -63,6 +62,28 @@ def value(subject: OpSubject, inputs: Inputs) -> Iterator[str]:
             want = jax.jit(lambda *xs: lowered(subject.op, xs))(*inputs)
     subject.require_equal("a plain call, against the lowering now", got, want, "X4.3", PURE)
     yield "; ".join(filter(None, (subject.tied, read_globals(subject.source))))
+
+
+def value_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[str | None]:
+    """Calls the function, compiled too, at two inputs and again: the values are those of the first
+    call, and the function keeps nothing from one call to the next, nor from the first of all calls.
+    """
+    if (error := subject.untraced) is not None:
+        raise error
+    if subject.first is not None:
+        with breaking("", "called again", ""):
+            again = subject.plain(anew=True)
+        terms = in_terms_of(inputs, again)
+        subject.require_equal("called again", again, subject.first, "", "", terms)
+        yield "; ".join(filter(None, (subject.tied, read_globals(subject.source))))
+    examples = subject.rows(inputs, 2)
+    first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
+    for what, call in (("called again", subject.call), ("jit", subject.compiled)):
+        for xs, want in zip(examples, first, strict=True):
+            with breaking("", what, ""):
+                got = call(*xs)
+            subject.require_equal(what, got, want, "", "", in_terms_of(xs, want))
+            yield None
 
 
 def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
@@ -175,6 +196,24 @@ def exported(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
+def exported_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
+    """Exports with jax.export, with the reverse derivative if there is one, reloads the bytes and
+    runs them.
+    """
+    order = 0
+    with contextlib.suppress(NotApplicable):  # an export differentiates by all inputs
+        order = int(len(smooth(subject, inputs).active) == sum(map(is_inexact, inputs)))
+    try:
+        data = jax.export.export(subject.compiled)(*inputs).serialize(vjp_order=order)
+        program = jax.export.deserialize(data)
+    except Exception as error:
+        raise NotApplicable(f"JAX cannot export it: {one_line(error)}") from error
+    with breaking("", "the exported program", ""):
+        got = program.call(*inputs)
+    subject.require_equal("exported and reloaded", got, subject.expected(inputs), "", "")
+    yield
+
+
 def exported_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Exports with symbolic sizes, reloads, and runs at two sizes."""
     _require_exportable(subject, inputs)
@@ -227,38 +266,41 @@ def _require_exportable(subject: OpSubject, inputs: Inputs) -> None:
         raise NotApplicable("flatbuffers is not installed", "pip install 'tenferro-jax[export]'.")
 
 
-def _chosen(call: Call, flag: Array, *xs: Array) -> Outputs:
-    """The call behind a branch that gives zeros."""
-    return jax.lax.cond(flag, call, functools.partial(_zeros, call), *xs)
+def _inside(subject: OpSubject, call: Call) -> dict[str, Call]:
+    """The call inside other transforms of JAX that give its values."""
 
+    def scanned(*xs: Array) -> Outputs:
+        outs = jax.lax.scan(lambda c, _: (c, call(*xs)), 0, None, length=2)[1]
+        return tuple(y[1] for y in outs)
 
-def _zeros(call: Call, *xs: Array) -> Outputs:
-    return tuple(map(jnp.zeros_like, call(*xs)))
+    def chosen(*xs: Array) -> Outputs:
+        return jax.lax.cond(True, call, lambda *xs: tuple(map(jnp.zeros_like, call(*xs))), *xs)
+
+    by_hand = jax.custom_vjp(lambda *xs: call(*xs))
+    by_hand.defvjp(lambda *xs: jax.vjp(call, *xs), lambda pull, cotangents: pull(cotangents))
+    policy = save_families(subject.op.family_id)
+    return {
+        "scan": scanned,
+        "cond": chosen,
+        "checkpoint": jax.checkpoint(call),
+        "checkpoint with save_families": jax.checkpoint(call, policy=policy),
+        "custom_vjp": by_hand,
+    }
 
 
 def control_flow(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Runs inside scan, while and cond."""
-    elements = subject.rows(inputs, 2)
+    """Runs inside scan, while, cond, checkpoint and a custom_vjp."""
     want = subject.expected(inputs)
-    call = subject.call
 
-    def scanned(*xs: Array) -> PyTree:
-        return jax.lax.scan(lambda carry, x: (carry, call(*x)), 0, xs, length=2)[1]
-
-    def counted(n: Array, *xs: Array) -> PyTree:
+    def counted(*xs: Array) -> Outputs:
         start = tuple(jnp.zeros(y.shape, y.dtype) for y in want)
-        return jax.lax.while_loop(
-            lambda s: s[0] < n, lambda s: (s[0] + 1, call(*xs)), (jnp.int32(0), start)
-        )[1]
+        again = jax.lax.while_loop(
+            lambda s: s[0] < 2, lambda s: (s[0] + 1, subject.call(*xs)), (0, start)
+        )
+        return again[1]
 
-    chosen = functools.partial(_chosen, call)
-    claims = [
-        Claim("while", counted, (np.int32(2), *inputs), want),
-        Claim("cond", chosen, (np.True_, *inputs), want),
-    ]
-    if inputs:
-        both = columns(map(subject.expected, elements))
-        claims.append(Claim("scan", scanned, columns(elements), both))
+    places = _inside(subject, subject.call) | {"while": counted}
+    claims = [Claim(name, call, inputs, want) for name, call in places.items()]
     yield from subject.hold(claims, "X13.3", IN_PROGRAMS)
 
 
@@ -268,25 +310,10 @@ def derivatives_inside(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """
     view = smooth(subject, inputs)
     at, w, f = view.at(view.active), view.cotangents(subject.rng), view.function(view.active)
-
-    def scanned(*xs: Array) -> Outputs:
-        outs = jax.lax.scan(lambda c, _: (c, f(*xs)), 0, None, length=1)[1]
-        return tuple(y[0] for y in outs)
-
-    by_hand = jax.custom_vjp(lambda *xs: f(*xs))
-    by_hand.defvjp(lambda *xs: jax.vjp(f, *xs), lambda pull, cotangents: pull(cotangents))
-    policy = save_families(subject.op.family_id)
-    places: dict[str, Call] = {
-        "scan": scanned,
-        "cond": functools.partial(_chosen, f, jnp.isfinite(w[0]).all()),
-        "checkpoint": jax.checkpoint(f),
-        "checkpoint with save_families": jax.checkpoint(f, policy=policy),
-        "custom_vjp": by_hand,
-    }
     want = jax.jit(functools.partial(_pulled, f, w))(*at)
     claims = [
         Claim(f"derivative inside {name}", functools.partial(_pulled, g, w), at, want)
-        for name, g in places.items()
+        for name, g in _inside(subject, f).items()
     ]
     yield from subject.hold(
         claims, "X13.3", "Let the rule be traceable: no branch on values, no state."

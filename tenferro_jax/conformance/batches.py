@@ -251,16 +251,28 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
 
+def _spread(subject: OpSubject, inputs: Inputs, mesh: jax.sharding.Mesh, what: str) -> Claim:
+    """vmap over elements that lie on different devices."""
+    elements = _elements(subject, inputs, mesh.size)
+    placed = _placed(columns(elements), mesh, [jax.P("d")] * len(inputs))
+    want = columns(map(subject.expected, elements))
+    return Claim(what, jax.vmap(subject.call), placed, want)
+
+
+def _placed(
+    arrays: Sequence[np.ndarray], mesh: jax.sharding.Mesh, places: Sequence[jax.P]
+) -> tuple[jax.Array, ...]:
+    return tuple(
+        jax.device_put(x, jax.NamedSharding(mesh, place))
+        for x, place in zip(arrays, places, strict=True)
+    )
+
+
 def named_sharding(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Runs under jit on arrays whose first axis is spread by a NamedSharding."""
     if subject.routes(inputs) == (RouteKind.KERNEL,):
         raise NotApplicable("a kernel alone runs on one device", "Override lower_to_standard_ops.")
-    mesh = _mesh()
-    elements = _elements(subject, inputs, mesh.size)
-    place = jax.NamedSharding(mesh, jax.P("d"))
-    placed = tuple(jax.device_put(x, place) for x in columns(elements))
-    want = columns(map(subject.expected, elements))
-    claim = Claim("jit of vmap on spread arrays", jax.vmap(subject.call), placed, want)
+    claim = _spread(subject, inputs, _mesh(), "jit of vmap on spread arrays")
     yield from subject.hold([claim], "X13.3", ONE_DEVICE)
 
 
@@ -290,10 +302,7 @@ def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
             yield f"not split over {factor!r}, because the op refuses {mesh.size} times its size"
             continue
         places = [jax.P(*(None,) * axis, "d") if axis is not None else jax.P() for axis in at]
-        placed = tuple(
-            jax.device_put(x, jax.NamedSharding(mesh, place))
-            for x, place in zip(longer, places, strict=True)
-        )
+        placed = _placed(longer, mesh, places)
         claim = Claim(f"{factor} split", subject.call, placed, subject.expected(longer))
         yield from subject.hold([claim], "X13.10", fix)
 
@@ -309,21 +318,17 @@ def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
             "the op has no lowering", "Override lower_to_standard_ops or sharding_rule."
         )
     mesh = _mesh(jax.sharding.AxisType.Explicit)
-    elements = _elements(subject, inputs, mesh.size)
-    fix = "Correct sharding_rule, or leave it out to use the sharding of the lowering."
-    cases: list[Any] = [
-        ("replicated inputs", lambda fn: fn, jax.P(), inputs, subject.expected(inputs))
-    ]
+    whole = _placed(inputs, mesh, [jax.P()] * len(inputs))
+    place, want = "replicated inputs on an explicit mesh", subject.expected(inputs)
+    cases: list[Any] = [(lambda fn: fn, Claim(place, subject.call, whole, want))]
     if lowered:
-        want = columns(map(subject.expected, elements))
-        cases.append(("vmap", jax.vmap, jax.P("d"), columns(elements), want))
+        cases.append((jax.vmap, _spread(subject, inputs, mesh, "vmap on an explicit mesh")))
+    fix = "Correct sharding_rule, or leave it out to use the sharding of the lowering."
     with jax.set_mesh(mesh):
-        for what, map_, spec, xs, want in cases:
-            placed = tuple(jax.device_put(x, spec) for x in xs)
-            claim = Claim(f"{what} on an explicit mesh", map_(subject.call), placed, want)
+        for transform, claim in cases:
             try:
                 yield from subject.hold([claim], "X13.5", fix)
             except Broken:
                 if not stated:
-                    subject.require_plain(f"place {what} on an explicit mesh", map_, placed)
+                    subject.require_plain(f"place {claim.what}", transform, claim.args)
                 raise

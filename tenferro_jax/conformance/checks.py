@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from . import agreement, batches, declarations, derivatives, function_checks, precisions
+from . import agreement, batches, declarations, derivatives, precisions
 from .examples import Inputs
 from .report import Finding
 
@@ -36,7 +36,7 @@ class Check(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the check."""
-        return self.run.__name__
+        return self.run.__name__.removesuffix("_of_function")
 
     def finding(self, **found: Any) -> Finding:
         """A finding of this check; without a verdict, that it does not apply."""
@@ -68,8 +68,8 @@ CHECKS = (
     Check("L3", derivatives.linear, ("X10.6", "X10.3", "X10.4"), DIFFERENTIATES),
     Check("L3", derivatives.inactive_slots, ("X10.4",), DIFFERENTIATES),
     Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
-    Check("L3", function_checks.linear_in_cotangent, ("X10.7",), DIFFERENTIATES, LINEARLY),
-    Check("L3", function_checks.vjp, ("X10.7",), DIFFERENTIATES, REVERSE),
+    Check("L3", derivatives.linear_in_cotangent, ("X10.7",), DIFFERENTIATES, LINEARLY),
+    Check("L3", derivatives.vjp, ("X10.7",), DIFFERENTIATES, REVERSE),
     Check("L3", derivatives.linear_transpose, ("X10.11",), DIFFERENTIATES),
     Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*DIFFERENTIATES, "jvp", "adjoint")),
     Check("L3", derivatives.second_order, ("X10.14",), (*DIFFERENTIATES, "jvp", "adjoint")),
@@ -120,13 +120,13 @@ MAPS = "Correct the rule of jax.custom_batching or of the call; without one vmap
 FUNCTION_CHECKS = (
     Check(
         "values",
-        function_checks.value,
+        agreement.value_of_function,
         advice="Compute from the arguments alone, random numbers from a key: Python state is read "
         "while it traces, once.",
     ),
     Check(
         "derivatives",
-        function_checks.primal,
+        derivatives.primal,
         after=("value",),
         advice="Let fwd, and the jvp rule, return what the function returns.",
     ),
@@ -134,11 +134,11 @@ FUNCTION_CHECKS = (
     Check("derivatives", derivatives.linear, after=("value",), advice=FORWARD + PURPOSE),
     Check(
         "derivatives",
-        function_checks.linear_in_cotangent,
+        derivatives.linear_in_cotangent,
         after=("value",),
         advice=LINEARLY,
     ),
-    Check("derivatives", function_checks.vjp, after=("value",), advice=REVERSE + PURPOSE),
+    Check("derivatives", derivatives.vjp, after=("value",), advice=REVERSE + PURPOSE),
     Check(
         "derivatives", derivatives.adjoint, after=("value", "jvp", "vjp"), advice=REVERSE + PURPOSE
     ),
@@ -157,5 +157,5 @@ FUNCTION_CHECKS = (
     ),
     Check("vmap", batches.vmap, after=("value",), advice=MAPS),
     Check("vmap", batches.vmap_of_grad, after=("value", "vjp", "vmap"), advice=MAPS),
-    Check("export", function_checks.exported, after=("value",), advice=ALONE),
+    Check("export", agreement.exported_of_function, after=("value",), advice=ALONE),
 )

@@ -33,7 +33,7 @@ from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, meta_of, struct
-from .examples import Inputs, listed, of_other_sizes, sizes_of, variants
+from .examples import Inputs, in_other_dtypes, listed, of_other_sizes, sizes_of
 from .op_subject import OpSubject
 from .report import Broken, NotApplicable, as_broken, breaking, causes, one_line
 
@@ -47,7 +47,7 @@ def meta(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """
     with breaking("X7.6", "inference", "Let it take the example, or give another example."):
         subject.carrier.infer(*map(meta_of, inputs))
-    for made in variants(inputs):
+    for made in (inputs, *in_other_dtypes(inputs), *of_other_sizes(inputs, (1, 0))):
         metas = subject.metas(made)
         if metas is None:
             continue
@@ -417,28 +417,26 @@ def neighbours(op: ExtensionOp) -> Iterator[Any]:
 
 
 def _near(value: Any) -> list[Any]:
-    kind = type(value)
-    if kind is bool:
-        return [not value, int(value), float(value)]
-    if kind is int:
-        return [float(value), value + 1, *([bool(value)] if value in (0, 1) else [])]
-    if kind is float:
-        found: list[Any] = [-value, math.nextafter(value, math.inf), np.float64(value)]
-        return found + ([int(value)] if value.is_integer() else [])
-    if kind is complex:
-        return [value.conjugate(), complex(value.real, -0.0)]
-    if kind is str:
-        return [value + " ", value.encode()]
-    if kind is tuple:
-        return [
-            (*value, 0),
-            *(
-                (*value[:i], near, *value[i + 1 :])
-                for i, item in enumerate(value)
-                for near in _near(item)[:2]
-            ),
+    """Values that differ from this one in type or in bits, and are like it."""
+    if isinstance(value, tuple):
+        return [(*value, 0)] + [
+            (*value[:i], near, *value[i + 1 :])
+            for i, item in enumerate(value)
+            for near in _near(item)[:2]
         ]
-    return []
+    if isinstance(value, str):
+        return [value + " ", value.encode()]
+    if isinstance(value, complex):
+        return [value.conjugate(), complex(value.real, -0.0)]
+    if not isinstance(value, int | float):
+        return []
+    found: list[Any] = []
+    with contextlib.suppress(ValueError, OverflowError):  # of values that are not finite
+        found += [kind(value) for kind in (bool, int, float) if kind(value) == value]
+    found += [value + 1, -value]
+    if isinstance(value, float):
+        found += [math.nextafter(value, math.inf), np.float64(value)]
+    return [near for near in found if (type(near), repr(near)) != (type(value), repr(value))]
 
 
 def wrong_inputs(subject: OpSubject, inputs: Inputs) -> Iterator[None]:

@@ -4,9 +4,10 @@ forms.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +21,7 @@ from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
 from .examples import Array, Inputs, first_wrong, in_each_precision, inner, largest, listed
 from .op_subject import OpSubject
-from .report import Broken, NotApplicable, as_broken, breaking
+from .report import Broken, NotApplicable, as_broken, breaking, failure
 from .smooth import (
     DECLARED,
     ROUNDINGS,
@@ -34,9 +35,10 @@ from .smooth import (
     smooth,
     values_of,
 )
-from .subject import Claim, Subject
+from .subject import Claim, Subject, in_terms_of
 
 LINEARIZE = "Correct linearize."
+NOWHERE = "no entry has a derivative at the example: kinks, or values that are not finite"
 
 
 def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
@@ -106,10 +108,7 @@ def _agree(
     for g, w in zip(map(np.asarray, got), want, strict=True):
         kinks = w.smooth.size - int(w.smooth.sum())
         if kinks and kinks == w.smooth.size:
-            raise NotApplicable(
-                "no entry has a derivative at the example: kinks, or values that are not finite",
-                "Give other example inputs.",
-            )
+            raise NotApplicable(NOWHERE, "Give other example inputs.")
         wrong = w.smooth & ~(abs(g - w.value) <= within * abs(w.value) + 8 * w.error)
         if text := first_wrong(wrong, g, w.value, "finite differences give {}"):
             raise Broken(clause, f"{what}: {text}", fix)
@@ -117,30 +116,64 @@ def _agree(
 
 
 def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The tangent of a sum is the sum of the tangents, that of a multiple is the multiple, and that
-    of zero is zero; with all but one tangent None the tangents of the inputs add up to it.
+    """The tangent of a sum is the sum of the tangents, that of a multiple is the multiple, by 1024
+    and 1/1024 too, and that of zero is zero; with all but one tangent None the tangents of the
+    inputs add up to it.
     """
     view = smooth(subject, inputs, reverse=False)
-    at, rng = view.at(view.active), subject.rng
-    u, v = view.random(at, rng), view.random(at, rng)
-    w = tuple(3 * a - 0.5 * b for a, b in zip(u, v, strict=True))
-    zero = tuple(map(np.zeros_like, at))
-    with breaking("X10.6", "jvp", LINEARIZE):
-        found = [view.derivatives(d) for d in (u, v, w, zero)]
-    ju, jv, jw, j0 = (each[0][3] for each in found)
-    view.require_finite([ju, jv])
-    terms = view.forward_terms(view.active, w)
-    combined = [np.asarray(3 * a - 0.5 * b) for a, b in zip(ju, jv, strict=True)]
     fix = "Make linearize linear in the tangents; nonlinear factors may depend only on primals."
-    subject.require_equal("J 0", j0, [np.zeros_like(a) for a in combined], "X10.6", fix)
-    yield
-    subject.require_equal("J (3u - v/2) against 3 J u - (J v)/2", jw, combined, "X10.6", fix, terms)
-    yield
-    alone = [tangents for mask, _, _, tangents in found[0] if len(mask) == 1]
-    if len(alone) == len(view.active):
-        added = [sum(column) for column in zip(*alone, strict=True)]
-        fix = "A tangent that is None is a zero: leave its term out."
-        subject.require_equal("J u, each input alone, added up", added, ju, "X10.3", fix, terms)
+    alone = "X10.3", "A tangent that is None is a zero: leave its term out."
+    yield from _is_linear(view, False, ("X10.6", fix), alone)
+
+
+def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """vjp(3u - v/2) = 3 vjp(u) - vjp(v)/2, vjp(1024 u) = 1024 vjp(u), vjp(u/1024) = vjp(u)/1024,
+    vjp(0) = 0, and the vjps of the outputs, each alone, add up; of an op where it has no forward
+    mode.
+    """
+    view = smooth(subject, inputs)
+    view.require_reverse_alone()
+    reverse = "X10.7", "Let the cotangent enter the reverse rule linearly."
+    yield from _is_linear(view, True, reverse, reverse)
+
+
+def _is_linear(
+    view: Smooth, reverse: bool, whole: tuple[str, str], alone: tuple[str, str]
+) -> Iterator[None]:
+    """The derivatives along multiples and sums of two directions; and along one the sum of those of
+    each input, in reverse of each output. `whole`, `alone`: the clause of each and its fix.
+    """
+    subject, rng, mask = view.subject, view.subject.rng, view.active
+    name, terms_of = ("vjp", view.reverse_terms) if reverse else ("jvp", view.forward_terms)
+    u, v = (view.cotangents(rng) if reverse else view.random(view.at(mask), rng) for _ in "uv")
+
+    def mixed(a: float, b: float, xs: Sequence[Array], ys: Sequence[Array]) -> list[np.ndarray]:
+        pairs = zip(map(np.asarray, xs), map(np.asarray, ys), strict=True)
+        return [np.asarray(a * x + b * y, x.dtype) for x, y in pairs]
+
+    with breaking(whole[0], name, whole[1]):
+        of_u, of_v = (view.derivatives(d, reverse=reverse) for d in (u, v))
+        ju, jv = of_u[0][3], of_v[0][3]
+        view.require_finite([ju, jv])
+        for a, b, text in (
+            (0, 0, "{0}(0)"),
+            (3, -0.5, "{0}(3u - v/2) against 3 {0}(u) - {0}(v)/2"),
+            (1024, 0, "{0}(1024 u) against 1024 {0}(u)"),
+            (1 / 1024, 0, "{0}(u/1024) against {0}(u)/1024"),
+        ):
+            along = mixed(a, b, u, v)
+            got, terms = view.derivatives(along, reverse=reverse)[0][3], terms_of(mask, along)
+            subject.require_equal(text.format(name), got, mixed(a, b, ju, jv), *whole, terms)
+            yield
+    parts = [
+        derivative
+        for moved, part, _, derivative in of_u
+        if (moved == mask and len(part.outputs) == 1 if reverse else len(moved) == 1)
+    ]
+    if len(parts) == len(view.outputs if reverse else mask):
+        added = [sum(column) for column in zip(*parts, strict=True)]
+        text = f"{name}, each {'output' if reverse else 'input'} alone, added up"
+        subject.require_equal(text, added, ju, *alone, terms_of(mask, u))
         yield
 
 
@@ -172,7 +205,12 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         "Use only differentiable functions in the rule, or pass order=1 and say so in the "
         "docstring."
     )
-    modes = subject.taken([forward, reverse], at, direction)
+    reasons = [
+        subject.limit(failure(jax.jit(mode).lower, at, direction)) for mode in (forward, reverse)
+    ]
+    if all(reasons):
+        raise NotApplicable(f"no second derivative: {reasons[0]}")
+    modes = [m for m, lacks in zip((forward, reverse), reasons, strict=True) if not lacks]
     with breaking("X10.14", "second order", fix):
         got = jax.jit(lambda xs, d: [mode(xs, d) for mode in modes])(at, direction)
     terms = [
@@ -185,7 +223,7 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     view.require_finite(got)
     if len(got) == 2 and all(not np.iscomplexobj(x) for x in at):
         pairs = (direction, got[0]), (got[1], direction)
-        second = view.paced(view.active, direction, terms)
+        second = _rounding_of(view, view.paced(view.active, direction, terms), direction)
         _require_adjoint(view, "reverse over reverse", *pairs, "X10.14", fix, second)
         yield None
 
@@ -197,16 +235,23 @@ def _require_adjoint(
     back: tuple[Sequence[Array], Sequence[Array]],
     clause: str,
     fix: str,
-    terms: Sequence[float] = (),
+    slack: float = 0.0,
+    relative: float = 0.0,
 ) -> None:
-    """Refuse <w, J v> and <J' w, v> that differ by more than rounding, of them and of the terms of
-    J v, whose sizes are given.
+    """Refuse <w, J v> and <J' w, v> that differ by more than rounding, or than this part of their
+    terms, and the slack.
     """
     left, right = inner(*forward), inner(*back)
     size = max(inner(*(map(np.abs, xs) for xs in pair)) for pair in (forward, back))
-    rest = sum(t * float(np.abs(w).sum()) for t, w in zip(terms, forward[0], strict=False))
-    if not abs(left - right) <= view.rounding() * size + ROUNDINGS * view.eps() * rest:
-        raise Broken(clause, f"{what}: <w, J v> = {left} and <J' w, v> = {right}", fix)
+    if not abs(left - right) <= max(relative, view.rounding()) * size + slack:
+        text = f"<J' w, v> = {right:.12g} where <w, J v> = {left:.12g}"
+        raise Broken(clause, f"{what}: {text}", fix)
+
+
+def _rounding_of(view: Smooth, terms: Sequence[float], w: Sequence[Array]) -> float:
+    """The rounding of <w, J v>, of the sizes of terms of J v."""
+    rest = sum(t * float(np.abs(c).sum()) for t, c in zip(terms, w, strict=True))
+    return ROUNDINGS * view.eps() * rest
 
 
 TRANSPOSE = "Correct transpose_rule or linearize."
@@ -229,9 +274,62 @@ def adjoint(subject: Subject, inputs: Inputs, place: str) -> Iterator[None]:
         what = f"by {subject.names(mask)}, {part.output_names}{place}"
         weights, tangents = view.those(part, w), view.those(part, pushed[mask])
         along = view.those(mask, v)
-        terms = part.forward_terms(mask, along)
+        slack = _rounding_of(part, part.forward_terms(mask, along), weights)
         pairs = (weights, tangents), (back, along)
-        _require_adjoint(part, what, *pairs, "X10.7", TRANSPOSE, terms)
+        _require_adjoint(part, what, *pairs, "X10.7", TRANSPOSE, slack)
+        yield
+
+
+def vjp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+    """Compares with finite differences of the values: <w, difference> = <vjp(w), v> for random v
+    and w, by each argument alone and all together, for each output alone; of an op where it has
+    no forward mode.
+    """
+    view = smooth(subject, inputs)
+    view.require_reverse_alone()
+    rng = subject.rng
+    v, cotangents = view.random(view.at(view.active), rng), view.cotangents(rng)
+    for mask in view.masks():
+        found = view.differences(mask, v)
+        if not any(d.smooth.any() for d in found):
+            raise NotApplicable(NOWHERE, "Give other arguments.")
+        w = tuple(  # zero where there is no derivative
+            np.where(d.smooth, c, 0).astype(c.dtype) for d, c in zip(found, cotangents, strict=True)
+        )
+        with breaking("X10.7", "vjp", TRANSPOSE):
+            pulled = [each for each in view.derivatives(w, reverse=True) if each[0] == mask]
+        for _, part, _, back in pulled:
+            weights, wants, along = (
+                view.those(part, w),
+                view.those(part, found),
+                view.those(mask, v),
+            )
+            kinks = sum(int((~d.smooth).sum()) for d in wants)
+            if kinks and not np.isfinite(inner(back, along)):
+                raise NotApplicable("the vjp is not finite beside entries without a derivative")
+            (top, *_) = in_terms_of(view.inputs, [0])  # of terms that cancel, as in 3 x - 2 x - x
+            slack = ROUNDINGS * view.eps() * top * sum(map(largest, (*weights, *along)))
+            slack += 8 * inner(map(np.abs, weights), [d.error for d in wants])
+            what = f"vjp by {subject.names(mask)}, {part.output_names}, by finite differences"
+            pairs = (weights, [d.value for d in wants]), (back, along)
+            _require_adjoint(view, what, *pairs, "X10.7", TRANSPOSE, slack, view.within())
+            yield f"{kinks} entries at a kink, not checked there" if kinks else None
+
+
+def primal(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The values that jvp and vjp return beside the derivative are those of a call."""
+    found = []
+    for name, reverse in (("jvp", False), ("vjp", True)):
+        with contextlib.suppress(Exception):  # jvp and vjp tell what raises
+            view = smooth(subject, inputs, reverse=reverse)
+            at = view.cotangents(subject.rng) if reverse else view.at(view.active)
+            outs = view.derivatives(at, reverse=reverse)[0][2]
+            found.append((f"the value of {name}", outs, view))
+    if not found:
+        smooth(subject, inputs)
+    for what, outs, view in found:
+        want = [subject.expected(view.inputs)[i] for i in view.outputs]
+        subject.require_equal(what, outs, want, "", "")
         yield
 
 
@@ -327,12 +425,8 @@ CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
 ADDS = ("add", "add_any", "sub")
 
 
-class Traced(NamedTuple):
-    """The inputs from which a value in a rule is computed."""
-
-    zero: bool = False
-    tangent: bool = False
-    primal: bool = False
+Traced = frozenset[str]
+"""From which of "zero", "tangent" and "primal" a value in a rule is computed."""
 
 
 def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
@@ -351,7 +445,7 @@ def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     for mask in view.masks():
         outputs, made_from, terms = _emitted(subject, view, mask)
         for i, traced in zip(outputs, made_from, strict=True):
-            if not traced.tangent:
+            if "tangent" not in traced:
                 text = (
                     f"derivative by {subject.names(mask)}: the tangent of output {i} is made from "
                     f"no tangent that was given"
@@ -392,20 +486,19 @@ def _emitted(subject: OpSubject, view: Smooth, mask: Mask) -> tuple[list[int], l
         [struct(metas[i]) for i in mask],
     )
     closed = jax.make_jaxpr(run)(primals, outs, given)
-    arguments = [Traced(primal=True)] * (len(primals) + len(outs)) + [Traced(tangent=True)] * len(
-        given
-    )
+    arguments = [Traced({"primal"})] * (len(primals) + len(outs))
+    arguments += [Traced({"tangent"})] * len(given)
     return numbers, *_walk(closed, arguments)
 
 
 def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
     jaxpr, constants = open_jaxpr(closed)
     known = dict(zip(jaxpr.invars, arguments, strict=True))
-    known |= {v: Traced(zero=_is_zero(c)) for v, c in zip(jaxpr.constvars, constants, strict=True)}
+    known |= {v: _of_constant(c) for v, c in zip(jaxpr.constvars, constants, strict=True)}
     terms = 0
 
     def look(atom: Atom) -> Traced:
-        return Traced(zero=_is_zero(atom.val)) if is_literal(atom) else known[atom]
+        return _of_constant(atom.val) if is_literal(atom) else known[atom]
 
     for eqn in jaxpr.eqns:
         given = [look(atom) for atom in eqn.invars]
@@ -413,21 +506,19 @@ def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced
             outs, more = _walk(inner_jaxprs(eqn)[0], given)
             terms += more
         else:
-            tangent, primal = any(t.tangent for t in given), any(t.primal for t in given)
+            found = Traced().union(*given)
             has_zero = any(
-                t.zero and atom.aval.shape for t, atom in zip(given, eqn.invars, strict=True)
+                "zero" in t and atom.aval.shape for t, atom in zip(given, eqn.invars, strict=True)
             )  # a number is not a tensor
             multiplies = eqn.primitive.name in MULTIPLIES or isinstance(
                 eqn.params.get("op"), Extension
             )
-            terms += has_zero and (
-                eqn.primitive.name in ADDS or (multiplies and primal and not tangent)
-            )
-            zero = bool(given) and all(t.zero for t in given) and len(given) == 1
-            outs = [Traced(zero, tangent, primal)] * len(eqn.outvars)
+            a_factor = multiplies and "primal" in found and "tangent" not in found
+            terms += has_zero and (eqn.primitive.name in ADDS or a_factor)
+            outs = [found if len(given) == 1 else found - {"zero"}] * len(eqn.outvars)
         known.update(zip(eqn.outvars, outs, strict=True))
     return [look(atom) for atom in jaxpr.outvars], terms
 
 
-def _is_zero(value: Array) -> bool:
-    return not np.any(np.asarray(value))
+def _of_constant(value: Array) -> Traced:
+    return Traced() if np.any(np.asarray(value)) else Traced({"zero"})

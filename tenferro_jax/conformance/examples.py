@@ -217,13 +217,6 @@ def in_other_dtypes(inputs: Inputs) -> Iterator[Inputs]:
     return (each for each in in_each_precision(inputs) if differ(each, inputs))
 
 
-def variants(inputs: Inputs) -> Iterator[Inputs]:
-    """The inputs, then in other precisions, then in other sizes, 1 and 0 among them."""
-    yield inputs
-    yield from in_other_dtypes(inputs)
-    yield from of_other_sizes(inputs, (1, 0))
-
-
 def smaller(inputs: Inputs) -> Iterator[Inputs]:
     """Candidates for a smaller failing example, smallest first."""
     for old in sizes_of(inputs):

@@ -67,7 +67,8 @@ class OpSubject(Subject):
         if self.tied:
             self.x64, self.wide = False, "float32"
             self.examples = tuple(map(in_32_bits, self.examples))
-        if isinstance(self.op, FunctionExtension) and self.examples:
+        if isinstance(self.op, FunctionExtension):
+            self.source = self.op.function
             wide = self.op.function.infer is None and all_wide(self.examples[0])
             self.given_wide = self.users_x64 and wide
             at = cast(self.examples[0], self.wide)
@@ -95,11 +96,6 @@ class OpSubject(Subject):
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The op on arrays, with its rules and runtimes."""
         return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
-
-    @property
-    def source(self) -> object:
-        """The function of an op that has one."""
-        return self.op.function if isinstance(self.op, FunctionExtension) else None
 
     def plain_subject(self) -> Subject | None:
         """The author's function without the op, where JAX differentiates it: it has no rule."""

@@ -67,6 +67,7 @@ class Subject(abc.ABC):
       keyed: whether a random key is among the arguments.
       users_x64: whether 64-bit types were on when the check began.
       given_wide: whether 64-bit types were on, and all floating inputs were given in float64.
+      source: the author's Python function; None if there is none.
       tied: what is left out because programs hold NumPy arrays, see `tied_to_the_setting`; or "".
     """
 
@@ -89,6 +90,7 @@ class Subject(abc.ABC):
     users_x64: bool = dataclasses.field(default_factory=x64_enabled, init=False)
     given_wide: bool = dataclasses.field(default=False, init=False)
     tied: str = dataclasses.field(default="", init=False)
+    source: object = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._results: dict[Any, tuple[np.ndarray, ...]] = {}
@@ -116,11 +118,6 @@ class Subject(abc.ABC):
                     needed=needed,
                     fix="See the docstring of check.",
                 )
-
-    @property
-    @abc.abstractmethod
-    def source(self) -> object:
-        """The author's function, for its Python code."""
 
     @abc.abstractmethod
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
@@ -166,10 +163,6 @@ class Subject(abc.ABC):
     def limit(self, error: BaseException | None) -> str:
         """The excuse in an error or in a cause of it."""
         return next(filter(None, map(self.excuse, causes(error))), "")
-
-    def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
-        """Those of several derivatives that JAX may lack; NotApplicable if there is none."""
-        return list(modes)
 
     @contextlib.contextmanager
     def precision(self) -> Iterator[None]:
@@ -351,6 +344,7 @@ class FunctionSubject(Subject):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.values_in_each_precision, self.roundings = True, math.inf
+        self.source = self.fn.func if isinstance(self.fn, functools.partial) else self.fn
         fn = self.fn
         while isinstance(fn, functools.partial):
             fn = fn.func
@@ -386,11 +380,6 @@ class FunctionSubject(Subject):
     def _error(self) -> Exception | None:
         with self.precision():
             return failure(self.compiled.lower, *self.examples[0])
-
-    @property
-    def source(self) -> object:
-        """The function that was given, or the one that a partial holds."""
-        return self.fn.func if isinstance(self.fn, functools.partial) else self.fn
 
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The function, not compiled: its arrays of numbers."""
@@ -433,13 +422,6 @@ class FunctionSubject(Subject):
         with self.precision():
             traced = self.compiled.trace(*self.examples[0]).jaxpr
         return coarsest(traced, self.wide)
-
-    def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
-        """Those of several derivatives that JAX has of the function."""
-        reasons = [self.limit(failure(jax.jit(mode).lower, *args)) for mode in modes]
-        if all(reasons):
-            raise NotApplicable(f"no second derivative: {reasons[0]}")
-        return [mode for mode, reason in zip(modes, reasons, strict=True) if not reason]
 
     def excuse(self, error: BaseException) -> str:
         """What JAX or a library does not do with the function; "" if the error is a fault."""

@@ -56,22 +56,28 @@ class Defect:
 Same = made("Same", infer_output_meta=lambda self, inputs: [inputs[0]])
 
 
+@dataclass(frozen=True)
+class Copy(Same):
+    """Its input, on the host; what is broken, if something is, is declared beside it."""
+
+    broken: bool = True
+
+    def eager_execute(self, x):
+        return (np.array(x),)
+
+
 # --- inference ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class OneMore(Same):
+class OneMore(Copy):
     """Says that a symbolic size grows by one."""
 
-    broken: bool
     family_id = "broken.one_more.v1"
 
     def infer_output_meta(self, inputs):
         (n,) = inputs[0].shape
         return [(inputs[0].dtype, (n if isinstance(n, int) or not self.broken else n + 1,))]
-
-    def eager_execute(self, x):
-        return (np.array(x),)
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,10 @@ class AddOrJoin(ExtensionOp):
 
 
 @dataclass(frozen=True)
-class AddEqual(ExtensionOp):
+class AddEqual(AddOrJoin):
     """Refuses sizes that are not `==`."""
 
-    broken: bool
     family_id = "broken.add_equal.v1"
-    input_count = 2
 
     def infer_output_meta(self, inputs):
         x, y = inputs
@@ -109,21 +113,14 @@ class AddEqual(ExtensionOp):
             raise ShapeError(where=self.family_id, given="two sizes", needed="one", fix="Cut one.")
         return [x]
 
-    def eager_execute(self, x, y):
-        return (x + y,)
-
 
 @dataclass(frozen=True)
-class IntegerSize(Same):
-    broken: bool
+class IntegerSize(Copy):
     family_id = "broken.integer_size.v1"
 
     def infer_output_meta(self, inputs):
         n = inputs[0].shape[0]
         return [(inputs[0].dtype, (int(n) if self.broken else n,))]
-
-    def eager_execute(self, x):
-        return (2 * x,)
 
 
 # Promises the dtype of its input and computes in float32.
@@ -150,11 +147,9 @@ class Inverse(Same):
 
 TwoPromised = made(
     "TwoPromised",
-    Same,
-    fields={"broken": bool},
+    Copy,
     family_id="broken.two_promised.v1",
     infer_output_meta=lambda self, inputs: [inputs[0]] * (2 if self.broken else 1),
-    eager_execute=lambda self, x: (np.array(x),),
 )
 
 
@@ -180,42 +175,23 @@ class FlatOnly(Same):
 # --- identity -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ByPayload(Same):
-    name: str = "a"
-
-    @property
-    def family_id(self):
-        return f"broken.{self.name}.v1"
-
-    def eager_execute(self, x):
-        return (np.array(x),)
-
-
-ByClass = made(
-    "ByClass",
-    Same,
-    fields={"name": str},
-    name="a",
-    family_id="broken.by_class.v1",
-    eager_execute=lambda self, x: (np.array(x),),
+# Each op has another family; or all have that of the class.
+ByPayload = made(
+    "ByPayload", Copy, family_id=property(lambda self: f"broken.by_payload_{len(repr(self))}.v1")
 )
+ByClass = made("ByClass", Copy, family_id="broken.by_class.v1")
 
 
 _looks = itertools.count()
 
 
 @dataclass(frozen=True)
-class Varying(Same):
-    broken: bool
+class Varying(Copy):
     family_id = "broken.varying.v1"
 
     @property
     def output_count(self):
         return 1 + (next(_looks) % 2 if self.broken else 0)
-
-    def eager_execute(self, x):
-        return (np.array(x),)
 
 
 @dataclass(frozen=True)
@@ -249,7 +225,7 @@ class OwnKey(Same):
 
 
 @dataclass(frozen=True)
-class Growing(Same):
+class Growing(Copy):
     """Changes its payload whenever it is made."""
 
     width: int = 1
@@ -258,9 +234,6 @@ class Growing(Same):
     def __post_init__(self):
         object.__setattr__(self, "width", self.width + 1)
         super().__post_init__()
-
-    def eager_execute(self, x):
-        return (np.array(x),)
 
 
 # --- execution ------------------------------------------------------------------------------------
@@ -391,14 +364,8 @@ class Scaled(ExtensionOp):
     input_count = 2
 
     def lower_to_standard_ops(self, x, y):
-        def scaled(x, y):
-            return (
-                jnp.asarray(self.factor, x.dtype)
-                * x
-                * jnp.sin(y if not self.moved else jnp.moveaxis(y, 1, 0))
-            )
-
-        return (scaled(x, y),)
+        y = jnp.moveaxis(y, 1, 0) if self.moved else y
+        return (jnp.asarray(self.factor, x.dtype) * x * jnp.sin(y),)
 
     def batched(self, in_axes):
         if self.moved or in_axes not in ((0, 0), (0, 1)):
@@ -580,28 +547,21 @@ class CubeRule(ExtensionAdRule):
     family_id = Cube.family_id
 
     def linearize(self, op, primals, outputs, tangents):
-        def tangent(x, t):
-            slope = jnp.asarray(3, x.dtype) * x * x
-            match self.mistake:
-                case "0.05 %":
-                    return slope * t * jnp.asarray(1.0005, x.dtype)
-                case "quadratic":
-                    return slope * t * t
-                case "affine":
-                    return slope * t + jnp.asarray(1e-3, x.dtype)
-                case "frozen":
-                    return jax.lax.stop_gradient(slope) * t
-                case "meta":
-                    return (slope * t)[:1]
-                case "0.001 %":
-                    return slope * t * jnp.asarray(1 + 1e-5, x.dtype)
-                case "float32" | "bfloat16" if x.dtype == self.mistake:
-                    return -slope * t
-                case "even sizes" if x.shape[-1] % 2 == 0:
-                    return -slope * t
-            return slope * t
-
-        out = tangent(primals[0], tangents[0])
+        (x,), (t,) = primals, tangents
+        slope = jnp.asarray(3, x.dtype) * x * x
+        right = slope * t
+        wrong_here = self.mistake == x.dtype.name or (
+            self.mistake == "even sizes" and x.shape[-1] % 2 == 0
+        )
+        mistakes = {
+            "0.05 %": right * jnp.asarray(1.0005, x.dtype),
+            "0.001 %": right * jnp.asarray(1 + 1e-5, x.dtype),
+            "quadratic": right * t,
+            "affine": right + jnp.asarray(1e-3, x.dtype),
+            "frozen": jax.lax.stop_gradient(slope) * t,
+            "meta": right[None],
+        }
+        out = -right if wrong_here else mistakes.get(self.mistake, right)
         return (out, out) if self.mistake == "two" else (out,)
 
 
@@ -633,24 +593,12 @@ class MeanRule(ExtensionAdRule):
         return (out + out if wrong else out,)
 
 
-@dataclass(frozen=True)
-class Product(ExtensionOp):
-    family_id = "broken.product.v1"
-    input_count = 2
-
-    def infer_output_meta(self, inputs):
-        if inputs[0].dtype != inputs[1].dtype or inputs[0].ndim != 1 or inputs[1].ndim != 1:
-            raise ShapeError(
-                where=self.family_id,
-                given="other arrays",
-                needed="two vectors of one dtype",
-                fix="Convert them.",
-            )
-        require_equal(inputs[0].shape[0], inputs[1].shape[0])
-        return [inputs[0]]
-
-    def lower_to_standard_ops(self, x, y):
-        return (x * y,)
+Product = made(
+    "Product",
+    family_id="broken.product.v1",
+    input_count=2,
+    lower_to_standard_ops=lambda self, x, y: (jax.lax.mul(x, y),),
+)
 
 
 @dataclass(frozen=True)
@@ -728,7 +676,7 @@ class WeightedRule(ExtensionAdRule):
 
 
 @dataclass(frozen=True)
-class Tangent(Same):
+class Tangent(ExtensionOp):
     """tan x; kept for the rule, with its square beside it, which may be computed with a mistake."""
 
     keeps: str = ""
@@ -738,15 +686,10 @@ class Tangent(Same):
     def output_count(self):
         return 2 if self.keeps else 1
 
-    def infer_output_meta(self, inputs):
-        return [inputs[0]] * self.output_count
-
     def lower_to_standard_ops(self, x):
-        def both(x):
-            y = jnp.tan(x)
-            return (y + jnp.asarray(0.25, x.dtype) if self.keeps == "another" else y, y * y)
-
-        return both(x)[: self.output_count]
+        y = jnp.tan(x)
+        first = y + jnp.asarray(0.25, x.dtype) if self.keeps == "another" else y
+        return (first, y * y)[: self.output_count]
 
 
 @dataclass(frozen=True)
@@ -758,10 +701,7 @@ class TangentRule(ExtensionAdRule):
         return Tangent("another" if self.broken else "square")
 
     def linearize(self, op, primals, outputs, tangents):
-        def tangent(x, t):
-            return jax.jvp(jnp.tan, (x,), (t,))[1]
-
-        return tangent(primals[0], tangents[0]), None
+        return jax.jvp(jnp.tan, tuple(primals), tuple(tangents))[1], None
 
 
 def _rule(made):
@@ -801,7 +741,7 @@ def _on_host(wrong: str) -> Callable[[bool], ExtensionOp]:
 
 def _kernel_defect(wrong: Callable[..., Any]) -> Defect:
     def runtimes(broken: bool) -> ExtensionRuntimeSet:
-        run = wrong if broken else right_kernel
+        run = wrong if broken else lambda op, x: (x * x,)
         return ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "cpu", run))
 
     return Defect("routes", "X8.10", lambda broken: ScaledSquare(), runtimes=runtimes)
@@ -814,10 +754,6 @@ def inexact_kernel(op, x):
 def small_kernel(op, x):
     """Right but for vectors of one element."""
     return (x * x * jnp.asarray(2 if x.shape == (1,) else 1, x.dtype),)
-
-
-def right_kernel(op, x):
-    return (x * x,)
 
 
 MATRIX = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]])

@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax.errors import DTypeError
 from tenferro_jax.extension import (
     ExtensionAdRule,
     ExtensionOp,
     ExtensionRuleSet,
     LinearInput,
     apply,
-    require_equal,
 )
 
 from ..helpers import made
@@ -101,18 +99,16 @@ RootRule = made(
 )
 
 
-class RowsOnHost(ExtensionOp):
-    """Rows of a matrix by number, on the host, which raises for numbers out of range."""
-
-    family_id = "conforming.rows_on_host.v1"
-    input_count = 2
-
-    def infer_output_meta(self, inputs):
-        x, i = inputs
-        return [(x.dtype, (*i.shape, *x.shape[1:]))]
-
-    def eager_execute(self, x, i):
-        return (x[i],)
+# Rows of a matrix by number, on the host, which raises for numbers out of range.
+RowsOnHost = made(
+    "RowsOnHost",
+    family_id="conforming.rows_on_host.v1",
+    input_count=2,
+    infer_output_meta=lambda self, inputs: [
+        (inputs[0].dtype, (*inputs[1].shape, *inputs[0].shape[1:]))
+    ],
+    eager_execute=lambda self, x, i: (x[i],),
+)
 
 
 class Entropy(ExtensionOp):
@@ -139,26 +135,13 @@ EntropyRule = made(
 )
 
 
-class Quotient(ExtensionOp):
-    """y / x: linear in y alone, and the rule raises where it is asked for the other transpose."""
-
-    family_id = "conforming.quotient.v1"
-    input_count = 2
-
-    def infer_output_meta(self, inputs):
-        x, y = inputs
-        if x.dtype != y.dtype or len(x.shape) != 1 or len(y.shape) != 1:
-            raise DTypeError(
-                where=self.family_id,
-                given=f"{x} and {y}",
-                needed="two vectors of one dtype",
-                fix="Convert one.",
-            )
-        require_equal(x.shape[0], y.shape[0])
-        return [x]
-
-    def lower_to_standard_ops(self, x, y):
-        return (y / x,)
+# y / x: linear in y alone, and the rule raises where it is asked for the other transpose.
+Quotient = made(
+    "Quotient",
+    family_id="conforming.quotient.v1",
+    input_count=2,
+    lower_to_standard_ops=lambda self, x, y: (jax.lax.div(y, x),),
+)
 
 
 class QuotientRule(ExtensionAdRule):
@@ -186,39 +169,12 @@ Nothing = made(
 )
 
 
-class PairSums(ExtensionOp):
-    """Sums of neighbours: an even size."""
-
-    family_id = "conforming.pair_sums.v1"
-
-    def infer_output_meta(self, inputs):
-        ((dtype, (n,)),) = inputs
-        require_equal(n % 2, 0)
-        return [(dtype, (n // 2,))]
-
-    def lower_to_standard_ops(self, x):
-        return (x.reshape(x.shape[0] // 2, 2).sum(1, dtype=x.dtype),)
-
-
-class Inverse(ExtensionOp):
-    """jax.numpy.linalg.inv: JAX does not place its batches on an explicit mesh."""
-
-    family_id = "conforming.inverse.v1"
-
-    def infer_output_meta(self, inputs):
-        ((dtype, (n, m)),) = inputs
-        if not np.issubdtype(dtype, np.inexact) or dtype.itemsize < 4:
-            raise DTypeError(
-                where=self.family_id,
-                given=str(dtype),
-                needed="float32 or float64",
-                fix="Convert it.",
-            )
-        require_equal(n, m)
-        return [(dtype, (n, m))]
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.linalg.inv(x),)
+# jax.numpy.linalg.inv: JAX does not place its batches on an explicit mesh.
+Inverse = made(
+    "Inverse",
+    family_id="conforming.inverse.v1",
+    lower_to_standard_ops=lambda self, x: (jnp.linalg.inv(x),),
+)
 
 
 # jax.numpy.fft.fft: JAX does not export it for symbolic sizes.

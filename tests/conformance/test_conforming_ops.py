@@ -24,7 +24,6 @@ from .conforming_ops import (
     Fourier,
     Inverse,
     Nothing,
-    PairSums,
     Quotient,
     Root,
     Rows,
@@ -223,7 +222,6 @@ BEYOND = {
         "exported",
         "the op has no outputs, so no program holds it",
     ),
-    "an even size": (PairSums(), (np.arange(6.0),), "exported_sizes", "mod(d0_0, 2)"),
     "a batch of inverses on an explicit mesh": (
         Inverse(),
         (np.eye(3) + 0.25,),

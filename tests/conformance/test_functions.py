@@ -61,7 +61,7 @@ def test_a_failure_names_what_was_compared_and_the_argument():
     (failed,) = report.failures
     assert failed.check == "vjp"
     assert "vjp by argument 0" in failed.problem
-    assert "where finite differences of the values give" in failed.problem
+    assert "by finite differences: <J' w, v> = " in failed.problem
     assert [x.shape for x in failed.example] == [(1,), (1,)]
     text = str(report)
     assert "given argument 0: float64[1]" in text
@@ -240,15 +240,6 @@ def test_the_arguments_that_have_a_derivative_are_judged_beside_one_that_has_non
 )
 def test_a_seeded_fault_is_found(fault):
     assert not tj.check(fault.made, *ARGUMENTS[fault.function]).ok
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("function", some(list(ARGUMENTS), 2), ids=lambda f: f.__name__)
-def test_without_a_fault_nothing_is_found(function):
-    report = tj.check(
-        function, *ARGUMENTS[function], only=("jvp", "vjp", "precisions", "second_order")
-    )
-    assert report.ok, str(report)
 
 
 @pytest.mark.slow

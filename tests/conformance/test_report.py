@@ -1,4 +1,6 @@
-"""What the report says, to readers and programs; what the arguments must be."""
+"""What the report says, to readers and programs; what the arguments must be; conformance_tests: one
+test a check, skipped with its reason where it does not apply.
+"""
 
 import pathlib
 import re
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax.conformance import Verdict
+from tenferro_jax.conformance import Verdict, conformance_tests
 from tenferro_jax.conformance.checks import CHECKS
 from tenferro_jax.errors import ConformanceError, InvalidConfig
 from tenferro_jax.extension import (
@@ -21,7 +23,7 @@ from tenferro_jax.extension import (
 )
 
 from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare
-from ..helpers import ends_in, made
+from ..helpers import each_ends_in, ends_in, made
 from .broken_ops import Cube, CubeRule
 
 NoExamples = made(
@@ -47,14 +49,6 @@ def test_a_report_of_failures(wrong):
     assert "  do    Correct linearize." in text
     assert [f.check for f in wrong.failures] == ["jvp"]
     assert (wrong.ok, wrong.failures[0].clause, wrong.failures[0].cases) == (False, "X10.6", 0)
-
-
-def test_the_failing_example_is_small_and_still_fails(wrong):
-    (example,) = wrong.failures[0].example
-    assert example.shape == (1, 1)
-    rules = ExtensionRuleSet(CubeRule("0.05 %"))
-    again = tj.check(Cube(), example, rules=rules, only=("jvp", "adjoint"))
-    assert [f.check for f in again.failures] == ["jvp"]
 
 
 def test_raise_if_failed(wrong):
@@ -101,11 +95,6 @@ def test_order_one_asks_for_no_second_derivative():
     assert report.not_applicable[0].problem == "order=1 was asked for"
 
 
-def test_an_oracle_that_disagrees():
-    report = tj.check(Cube(), X, oracle=lambda x: (x * x,), only=("value", "routes"))
-    assert {f.check: f.clause for f in report.failures} == {"routes": "X8.10"}
-
-
 @pytest.mark.parametrize(
     ("oracle", "op", "given"),
     [(lambda x: (x**3 + 0j,), Cube(), X), (lambda x: (x + 0.25,), Cube(), np.array([0, 1]))],
@@ -133,7 +122,9 @@ def test_a_kernel_for_another_platform_is_named():
 
 def test_a_tolerance_that_is_stated_holds():
     nearly = {"oracle": lambda x: (x**3 * (1 + 1e-7),), "only": ("value", "routes")}
-    assert [f.check for f in tj.check(Cube(), X, **nearly).failures] == ["routes"]
+    assert {f.check: f.clause for f in tj.check(Cube(), X, **nearly).failures} == {
+        "routes": "X8.10"
+    }
     assert tj.check(Cube(), X, tolerance=1e-6, **nearly).ok
 
 
@@ -278,3 +269,20 @@ def test_every_clause_named_is_one_of_the_contract():
     assert len(named) > 30
     assert named <= page
     assert {clause for check in CHECKS for clause in check.clauses} <= named
+
+
+def test_one_check_alone():
+    test = conformance_tests(Cube(), X, rules=ExtensionRuleSet(CubeRule("affine")))
+    (cases,) = test.pytestmark
+    assert cases.args == ("check", [c.name for c in CHECKS])
+    assert cases.kwargs == {"ids": [f"{c.law}-{c.name}" for c in CHECKS]}
+    test("meta")
+    each_ends_in(
+        (lambda: test("host_form"), pytest.skip.Exception, "no host form"),
+        (lambda: test("linear"), ConformanceError, r"clause X10\.6"),
+    )
+
+
+def test_nothing_runs_before_a_test_does():
+    test = conformance_tests(Cube(), "no array")
+    ends_in(lambda: test("meta"), TypeError, "no array")
