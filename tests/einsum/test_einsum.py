@@ -251,12 +251,6 @@ def test_more_labels_than_letters_of_the_alphabet():
     )
 
 
-def test_vmap():
-    a, b = integers([(5, 2, 3), (3, 4)])
-    got = jax.vmap(lambda a, b: einsum("ij,jk->ki", a, b), (0, None))(a, b)
-    np.testing.assert_array_equal(got, np.einsum("bij,jk->bki", a, b))
-
-
 def test_symbolic_sizes():
     (n,) = jax.export.symbolic_shape("n")
     spec = [jax.ShapeDtypeStruct(s, np.float64) for s in ((n, 3), (3, n))]

@@ -15,7 +15,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupport
 from tenferro_jax.extension import apply
 from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops.arithmetic import Add, Mul
-from tenferro_jax.ops.control import Cond, Scan, While
+from tenferro_jax.ops.control import Scan
 
 from ..extension_ops import RULES, ScaledSquare
 from ..helpers import each_ends_in, ends_in
@@ -59,16 +59,6 @@ def test_text():
     assert str(trace(lambda x: (), np.ones(2))) == "graph(%0: float64[2]) {\n  return\n}"
 
 
-def test_pytrees_in_and_out():
-    spec = jax.ShapeDtypeStruct((2,), F64)
-    fn = lambda p, xs: {"sum": p["a"] + xs[0], "none": None, "pair": (xs[1], p["a"])}
-    graph = trace(fn, {"a": spec}, [spec, spec])
-    args = {"a": np.ones(2)}, [np.arange(2.0), np.zeros(2)]
-    got, want = graph.to_jax()(*args), fn(*args)
-    chex.assert_trees_all_equal(got, want)
-    ends_in(lambda: graph.to_jax()(*args[::-1]), InvalidConfig, "PyTreeDef")
-
-
 @pytest.mark.parametrize("within", ["scan", "cond", "while"])
 def test_rules_are_found_in_bodies(within):
     def body(x):
@@ -104,26 +94,6 @@ def test_symbolic_sizes_take_those_of_the_arguments():
         (lambda: square.to_jax()(np.ones((2, 3))), ShapeError, r"axis 1 \(declared b\)"),
         (lambda: square.to_jax()(np.ones((2, 2), np.float32)), DTypeError, "float32"),
     )
-
-
-def test_control_flow_becomes_ops_with_graphs_inside():
-    def f(x, n):
-        x = jax.lax.fori_loop(0, 4, lambda i, x: x * 2 + i, x)
-        x = jax.lax.while_loop(lambda x: x.sum() < 100.0, lambda x: x + 1, x)
-        return jax.lax.cond(n > 0, lambda x: x + n, lambda x: -x, x)
-
-    x = np.array([1.0, 2.0])
-    graph = trace(f, x, np.float64(3))
-    assert {Scan, While, Cond} <= {type(node.op) for node in graph.nodes}
-    for n in (3.0, -1.0):
-        want = np.array(x)
-        for i in range(4):
-            want = want * 2 + i
-        while want.sum() < 100:
-            want = want + 1
-        want = want + n if n > 0 else -want
-        np.testing.assert_array_equal(graph.to_jax()(x, np.float64(n)), want)
-        np.testing.assert_array_equal(jax.jit(graph.to_jax())(x, np.float64(n)), want)
 
 
 def test_refusals():
@@ -248,16 +218,6 @@ def test_a_custom_derivative_that_cannot_be_kept_is_refused_not_replaced():
         derivative = tj.grad(graph).to_jax()
         graph = trace(lambda x, g=derivative: g(x).sum(), x)
     ends_in(lambda: tj.grad(graph), Unsupported, "custom derivatives")
-
-
-def test_softmax_checkpoint_and_stop_gradient_are_read():
-    x = np.array([-1.0, 0.5, 1.0])
-    np.testing.assert_allclose(
-        trace(jax.nn.softmax, x).to_jax()(x), np.exp(x) / np.exp(x).sum(), rtol=1e-14
-    )
-    np.testing.assert_array_equal(trace(jax.checkpoint(jnp.sin), x).to_jax()(x), jnp.sin(x))
-    stopped = trace(lambda x: (jax.lax.stop_gradient(x) * x).sum(), x)
-    np.testing.assert_array_equal(tj.grad(stopped).to_jax()(x), x)
 
 
 def test_a_graph_made_with_64_bit_types_is_refused_without_them():

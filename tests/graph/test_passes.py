@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tenferro_jax import TensorMeta, trace
+from tenferro_jax import trace
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.graph.passes import sort_dot_dimensions
 
-from ..extension_ops import Bilinear
 from ..helpers import ends_in
 
 RNG = np.random.default_rng(5)
@@ -69,14 +67,3 @@ def test_bodies_are_rewritten_and_the_rest_stays():
     plain = trace(lambda x: jax.numpy.sin(x) @ x, x)
     assert sort_dot_dimensions(plain) == plain
     ends_in(lambda: sort_dot_dimensions(fn), InvalidConfig, "a Graph")
-
-
-def test_guards_stay_also_where_the_op_that_assumed_them_is_gone():
-    a, b = jax.export.symbolic_shape("a, b")
-    builder = GraphBuilder()
-    x, y = (builder.input(TensorMeta(np.dtype("float64"), (n, n))) for n in (a, b))
-    guards = builder.build(builder.add(Bilinear(), x, y)).guards
-    assert len(guards) == 1
-    graph = builder.build([x, y]).with_guards(guards)
-    assert sort_dot_dimensions(graph) == graph
-    assert sort_dot_dimensions(graph).guards == guards

