@@ -17,7 +17,7 @@ from opt_einsum.paths import get_path_fn, ssa_to_linear
 from ..dimensions import SymDim
 from ..errors import InvalidConfig, Unsupported, shortened
 from ..jax_seam import is_symbolic_dim
-from .notation import Equation, equation_for
+from .notation import Equation, parse_equation
 
 MANY = 14
 """Up to this number of terms opt_einsum's "auto" tries many paths, above it one greedy path."""
@@ -156,7 +156,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
       ['ii->i', 'i,ij->j', 'j,jk->k']
     """
     optimize = hashable(optimize)
-    equation = equation_for(text, tuple(map(len, shapes)))
+    equation = parse_equation(text, tuple(map(len, shapes)))
     terms, shapes = _without_repeated(equation, shapes)
     sizes = dict(Equation(text, terms, equation.output).sizes(shapes, "einsum"))
     nominal = {

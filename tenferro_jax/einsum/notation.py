@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from opt_einsum import get_symbol
 
 from ..dimensions import SymDim, are_equal, require_equal
-from ..errors import InvalidConfig, ShapeError, counted, shortened
+from ..errors import InvalidConfig, ShapeError, counted, require_kind, shortened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,27 +119,17 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
     )
 
 
-def parse_equation(text: str) -> Equation:
-    """Read an equation without an ellipsis; spaces are ignored.
+def parse_equation(text: str, ranks: tuple[int, ...] | None = None) -> Equation:
+    """Read an equation; spaces are ignored.
 
     A label is one character: a letter of any alphabet, or any character of `opt_einsum.get_symbol`,
     from U+00C0.
 
-    Raises:
-      InvalidConfig: pointing at the first wrong character.
-
-    Example:
-      >>> parse_equation("ij, jk").explicit
-      'ij,jk->ik'
-    """
-    return _parse(_require_text(text), None)
-
-
-def equation_for(text: str, ranks: tuple[int, ...]) -> Equation:
-    """Read an equation for operands of these ranks: each ellipsis becomes labels, with
-    `axis_label(0)` for the last axis.
-
-    Without "->" the axes of the ellipsis come first in the output, as in NumPy.
+    Args:
+      text: the equation.
+      ranks: of the operands, which tell how many axes an ellipsis stands for: it becomes labels,
+        with `axis_label(0)` for the last axis. Without "->" these come first in the output, as in
+        NumPy. None refuses an ellipsis.
 
     Raises:
       InvalidConfig: pointing at the first wrong character; or the numbers of terms and ranks
@@ -148,10 +138,15 @@ def equation_for(text: str, ranks: tuple[int, ...]) -> Equation:
         its term.
 
     Example:
-      >>> equation_for("...ij,...jk", (4, 3)).explicit
+      >>> parse_equation("ij, jk").explicit
+      'ij,jk->ik'
+      >>> parse_equation("...ij,...jk", (4, 3)).explicit
       '10ij,0jk->10ik'
     """
-    return _parse(_require_text(text), ranks)
+    needed = "a string such as 'ij,jk->ik'"
+    return _parse(
+        require_kind(text, str, "einsum equation", needed, "Pass the equation first."), ranks
+    )
 
 
 def parse_interleaved(arguments: Sequence[object]) -> tuple[str, tuple[Any, ...]]:
@@ -243,17 +238,6 @@ def _is_label(character: str) -> bool:
         or "\u00c0" <= character < "\ud800"
         or "\ue000" <= character < _FIRST_PRIVATE
     )
-
-
-def _require_text(text: object) -> str:
-    if not isinstance(text, str):
-        raise InvalidConfig(
-            where="einsum equation",
-            given=f"{text!r}",
-            needed="a string such as 'ij,jk->ik'",
-            fix="Pass the equation first.",
-        )
-    return text
 
 
 _MISTAKES = (

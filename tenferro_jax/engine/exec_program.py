@@ -83,12 +83,6 @@ class Segment:
         self._call = self._jitted
         return self._call(*arrays)
 
-    def kinds(self) -> str:
-        """The number of instructions of each kind, most frequent first."""
-        count = collections.Counter(op_name(i.op) for i in self.instructions)
-        order = sorted(count, key=lambda kind: (-count[kind], kind))
-        return ", ".join(f"{count[kind]} {kind}" for kind in order) or "nothing but copies"
-
 
 def _traced(
     name: str,
@@ -131,10 +125,6 @@ class HostStep:
             return run_host(op, arrays)
         op.check_on_host(*(read_only(a) for a in arrays))
         return [jnp.asarray(a) for a in arrays]
-
-    def kinds(self) -> str:
-        """The op."""
-        return op_name(self.instructions[0].op)
 
 
 Step: TypeAlias = Segment | HostStep
@@ -216,14 +206,6 @@ class ExecProgram:
             slots.update(zip(step.outputs, outs, strict=True))
         return tree_unflatten(self.graph.out_tree, [slots[i] for i in self.graph.outputs])
 
-    def as_text(self) -> str:
-        """The optimised HLO of each segment."""
-        return "\n\n".join(
-            f"// step {n}\n{s.compiled.as_text()}"
-            for n, s in enumerate(self.steps)
-            if isinstance(s, Segment)
-        )
-
     def explain(self) -> str:
         """A table of the steps with their ops, then the route of each extension and its reason."""
         lines = [repr(self)]
@@ -231,7 +213,7 @@ class ExecProgram:
             kind = "segment" if isinstance(step, Segment) else "host"
             lines.append(
                 f"  {number} {kind:<7}  {len(step.inputs)} in, {len(step.outputs)} out: "
-                f"{step.kinds()}"
+                f"{_kinds(step)}"
             )
         return "\n".join([*lines, *(f"  {route}" for route in self.routes)])
 
@@ -275,6 +257,13 @@ def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
             _TAKEN.clear()
         _TAKEN[call] = metas
     return arrays, metas, traced
+
+
+def _kinds(step: Step) -> str:
+    """The number of instructions of each kind, most frequent first."""
+    count = collections.Counter(op_name(i.op) for i in step.instructions)
+    order = sorted(count, key=lambda kind: (-count[kind], kind))
+    return ", ".join(f"{count[kind]} {kind}" for kind in order) or "nothing but copies"
 
 
 def _dies(step: Step, slot: int) -> bool:

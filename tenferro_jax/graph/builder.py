@@ -289,16 +289,6 @@ class GraphBuilder:
                 fix="Write build([value]).",
             )
         self._require_own(outputs, "GraphBuilder.build")
-        for name, tree, count in (
-            ("in_tree", in_tree, len(self._inputs)),
-            ("out_tree", out_tree, len(outputs)),
-        ):
-            if tree is not None and getattr(tree, "num_leaves", None) != count:
-                raise InvalidConfig(
-                    where=f"GraphBuilder.build, {name}",
-                    given=repr(tree),
-                    needed=f"a tree of {count} leaves",
-                )
         if in_tree is None:
             in_tree = jax.tree.structure(tuple(self._inputs))
         if out_tree is None:

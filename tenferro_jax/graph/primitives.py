@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -424,16 +425,12 @@ def _clamp(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]
     return _recorded(reader, eqn, logic.Clamp(), [x, low, high])
 
 
-def _split(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    shape, axis, start = inputs[0].shape, eqn.params["axis"], 0
-    parts: list[Value] = []
-    for size, part in zip(payload(eqn.params["sizes"]), eqn.outvars, strict=True):
-        starts, limits = [0] * len(shape), list(shape)
-        starts[axis], limits[axis] = start, start + size
-        op = structural.Slice(tuple(starts), tuple(limits), (1,) * len(shape))
-        parts += reader.builder.add(op, inputs[0], metas=[described(part)])
-        start += size
-    return parts
+def _split(p: Params, x: jax.Array) -> list[jax.Array]:
+    ends = itertools.accumulate(p["sizes"])
+    return [
+        jax.lax.slice_in_dim(x, end - size, end, axis=p["axis"])
+        for size, end in zip(p["sizes"], ends, strict=True)
+    ]
 
 
 def _slice(p: Params) -> StdTensorOp:
@@ -712,7 +709,7 @@ ROWS |= {
     "expand_dims": _reshape_to_output,
     "broadcast_in_dim": _fields(structural.BroadcastInDim, dims="broadcast_dimensions"),
     "slice": _op(_slice),
-    "split": _split,
+    "split": _expanded(_split),
     "pad": _op(_pad),
     "rev": _fields(structural.Reverse, axes="dimensions"),
     "concatenate": _fields(structural.Concatenate, axis="dimension"),

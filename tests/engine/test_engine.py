@@ -198,15 +198,12 @@ def test_programs_explain_steps_and_routes():
     assert program.explain().splitlines() == [
         "ExecProgram(6 instructions, 2 segments, 1 host step): (float64[3,3]) -> (float64[3,3])",
         "  0 segment  1 in, 1 out: 1 tenferro-ext-tropical.einsum.v1",
-        "  1 host     1 in, 1 out: test-package.host_cumulate.v1",
+        "  1 host     1 in, 1 out: 1 test-package.host_cumulate.v1",
         "  2 segment  2 in, 1 out: 1 Add, 1 BroadcastInDim, 1 Constant, 1 Mul",
         "  tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its "
         "kernel declines: one reduction does it)",
         "  test-package.host_cumulate.v1 on cpu: host (eager_execute on the host)",
     ]
-    text = program.as_text()
-    assert text.count("HloModule") == 2
-    assert text.startswith("// step 0\nHloModule jit_segment_0")
     want = np.cumsum(brute_force("max_plus", "ij,jk->ik", x, x)[0], -1) * x + 1.0
     np.testing.assert_allclose(program(x), want, rtol=1e-14)
 

@@ -304,7 +304,7 @@ def test_any_error_of_the_author_becomes_a_backend_failure():
 def test_a_host_op_is_a_step_in_an_engine_and_a_callback_in_a_jit():
     call = lambda x: apply(HostCumulate(), x)[0] + 1.0
     assert (
-        "host     1 in, 1 out: test-package.host_cumulate.v1"
+        "host     1 in, 1 out: 1 test-package.host_cumulate.v1"
         in Engine().compile(trace(call, X)).explain()
     )
     assert (
