@@ -18,8 +18,7 @@ from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment
 from ..step.einsum_op import widened
-from .answers import best_ways, samples, shares
-from .counts import counted, counted_by
+from .answers import best_ways, counted, counted_by, samples, shares
 from .factors import Factors
 from .variables import (
     Variable,

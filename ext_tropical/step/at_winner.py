@@ -26,7 +26,7 @@ from tenferro_jax.extension import (
 from tenferro_jax.extension.sharding import Shard
 
 from .kernels.selection import UNROLLED_ENTRIES
-from .layout import StepOp, matmul_layout, product, unused_label
+from .layout import StepOp, matmul_layout, product
 from .shards import among_own, factors_of
 from .weighted_sum import Place
 
@@ -147,18 +147,9 @@ class AtWinner(StepOp):
         first, cells = in_axes
         if first is None or cells is None or (self.summed is not None and first != cells):
             return None
-        equation = self.layout.equation
         own = first if self.summed is None else 0
-        label = unused_label(equation.inputs)
-        terms = [
-            term[:at] + label + term[at:]
-            for term, at in zip(
-                (*equation.inputs, equation.output),
-                (*(own * (i == self.axis) for i in range(self.operand_count)), cells),
-                strict=True,
-            )
-        ]
-        form = dataclasses.replace(self, equation=f"{','.join(terms[:-1])}->{terms[-1]}")
+        added = [own * (i == self.axis) for i in range(self.operand_count)]
+        form = dataclasses.replace(self, equation=self.mapped(added, cells))
         return form, (cells if self.summed is None else own,)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:

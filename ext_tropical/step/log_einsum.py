@@ -158,9 +158,8 @@ class LogEinsum(StepOp):
     def batched(
         self, in_axes: tuple[int | None, ...]
     ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        batched: Any = self.largest.batched(in_axes)
-        form, out_axes = batched
-        return dataclasses.replace(self, equation=form.equation), out_axes * self.output_count
+        form = dataclasses.replace(self, equation=self.mapped(in_axes, 0))
+        return form, (0,) * self.output_count
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands of 2, 3, 4, ... for the labels in their order."""

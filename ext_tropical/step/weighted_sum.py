@@ -33,6 +33,7 @@ from tenferro_jax.extension import (
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp
 from .kernels import products, selection
+from .kernels.summed import is_size
 from .layout import StepOp, matmul_layout, product
 from .shards import factors_of
 
@@ -445,10 +446,10 @@ def summed(
     Cost: time of all terms; memory of the arrays and the result.
     """
     batch, count, *cells = sizes
-    if _is(count, 0):
+    if is_size(count, 0):
         return jnp.zeros((batch, *cells), dtype)
     if any(
-        _is(size, 1) for size in sizes[1:]
+        is_size(size, 1) for size in sizes[1:]
     ):  # there are no more terms than entries of some array
         terms = term(
             [x[..., None] for x in first],
@@ -479,11 +480,6 @@ def summed(
         return total + terms[0]
 
     return lax.fori_loop(0, -(-count // width), turn, jnp.zeros((batch, *cells), dtype))
-
-
-def _is(size: int, number: int) -> bool:
-    """Whether a size is this number; a symbolic size is not."""
-    return isinstance(size, int) and size == number
 
 
 def summed_in_numpy(

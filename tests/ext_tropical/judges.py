@@ -2,6 +2,7 @@
 differences.
 """
 
+import contextlib
 import functools
 
 import chex
@@ -123,6 +124,18 @@ def check_derivatives(f, operands, oracle=None):
         )
 
 
+@contextlib.contextmanager
+def nothing_compiled():
+    """XLA compiles nothing in the block."""
+    seen = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: seen.append(name))
+    try:
+        yield
+    finally:
+        jax.monitoring.clear_event_listeners()
+    assert not [name for name in seen if "backend_compile" in name]
+
+
 def temporary_bytes(f, *specs):
     """What XLA allocates beside operands and results."""
     return jax.jit(f).lower(*specs).compile().memory_analysis().temp_size_in_bytes
@@ -144,11 +157,12 @@ def check_memory_of_second_derivatives(f):
     assert temporary_bytes(gradient(gradient(f)), *specs) < 40 * one < 4 * m * k * n / 4
 
 
-def refuse(*rows):
-    """Cases (error, what its message matches, call) of the test that calls and matches."""
-    return pytest.mark.parametrize(("error", "text", "call"), rows)
+def refusals(*rows):
+    """A test of cases: an error, what its message matches, a call that raises it."""
 
+    @pytest.mark.parametrize(("error", "text", "call"), rows)
+    def test(error, text, call):
+        with pytest.raises(error, match=text or None):
+            call()
 
-def check_refusal(error, text, call):
-    with pytest.raises(error, match=text or None):
-        call()
+    return test

@@ -3,7 +3,6 @@
 import functools
 import itertools
 
-import chex
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from ext_tropical import align, log_sum_exp
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS
-from .judges import check_derivatives, check_refusal, refuse
+from .judges import check_derivatives, refusals
 
 PAIR, FIRST, SECOND = range(3)
 MOVES = {PAIR: (1, 1), FIRST: (1, 0), SECOND: (0, 1)}
@@ -346,18 +345,6 @@ def test_nan_is_never_hidden():
     assert jnp.isnan(align(scores.T, gap=-1.0, band=1).score)
 
 
-@pytest.mark.parametrize("semiring", ["max_plus", log_sum_exp()])
-def test_exported(semiring):
-    scores = np.random.default_rng(8).normal(size=(5, 3))
-    f = jax.jit(
-        lambda s, g, k: tuple(jax.tree.leaves(align(s, gap=g, lengths=k, semiring=semiring)))
-    )
-    given = scores, np.float64(-0.5), np.array([4, 3], np.int32)
-    program = jax.export.export(f)(*given)
-    again = jax.export.deserialize(program.serialize())
-    chex.assert_trees_all_close(again.call(*given), f(*given), rtol=1e-12)
-
-
 TABLE = np.zeros((2, 3))
 
 
@@ -374,7 +361,7 @@ def test_a_band_wider_than_the_table_is_no_band():
         np.testing.assert_array_equal(got.path, want.path)
 
 
-@refuse(
+test_refusals = refusals(
     (ShapeError, r"scores: given shape \(3,\)", functools.partial(align, np.zeros(3))),
     (ShapeError, "at least 1", functools.partial(align, np.zeros((0, 3)))),
     (ShapeError, "use jax.vmap", functools.partial(align, np.zeros((2, 2, 2)))),
@@ -405,5 +392,3 @@ def test_a_band_wider_than_the_table_is_no_band():
     (InvalidConfig, "semiring", functools.partial(align, TABLE, semiring="plus")),
     (Unsupported, "symbolic size", symbolic),
 )
-def test_refusals(error, text, call):
-    check_refusal(error, text, call)

@@ -14,12 +14,11 @@ from scipy.sparse import csgraph, csr_array
 
 from ext_tropical import closure, log_sum_exp, matrix_power, min_plus
 from ext_tropical.uses.closure import ClosureResult
-from tenferro_jax import export
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS, object_einsum
 from ..sweep import in_turn
-from .judges import check_refusal, refuse, temporary_bytes
+from .judges import refusals, temporary_bytes
 
 INF = np.inf
 ONES = {"max_plus": 0.0, "min_plus": 0.0, "max_mul": 1.0, "min_max": -INF, "or_and": True}
@@ -80,7 +79,7 @@ def test_power_under_log_sum_exp_is_a_power_of_exponentials():
     )
 
 
-@refuse(
+test_refusals = refusals(
     *(
         (ShapeError, "matrix_power: given shape", functools.partial(matrix_power, a, 2))
         for a in (np.ones((2, 3)), np.ones(3), 1.0)
@@ -131,8 +130,6 @@ def test_power_under_log_sum_exp_is_a_power_of_exponentials():
     ),
     (InvalidConfig, "walk, source", lambda: closure(np.zeros((0, 0))).walk(0, 0)),
 )
-def test_refusals(error, text, call):
-    check_refusal(error, text, call)
 
 
 # --- closures -------------------------------------------------------------------------------------
@@ -322,20 +319,6 @@ def test_walks_through_an_improving_cycle_have_the_infimum(name, n):
     finite = np.isfinite(lengths[:8])
     np.testing.assert_array_equal(sums[finite], turn(lengths[:8])[finite])
     assert not derivative[endless[:8]].any()
-
-
-def test_improving_cycles_are_exported():
-    rng = np.random.default_rng(0)
-    found = (with_negative_cycles(rng, 7) for _ in range(99))
-    weights, lengths, endless, _ = next(
-        case for case in found if case[2].any() and not case[2].all()
-    )
-    program = export(
-        lambda a: (closure(a).value, closure(a).on_cycle), jax.ShapeDtypeStruct((7, 7), np.float64)
-    )
-    value, on_cycle = program.call(weights)
-    np.testing.assert_array_equal(value, lengths)
-    np.testing.assert_array_equal(on_cycle, np.diag(endless))
 
 
 def test_a_cycle_that_overflows_leaves_the_rest_alone():

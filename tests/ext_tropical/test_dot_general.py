@@ -1,5 +1,6 @@
 """dot_general and reduce_sum: NumPy judges both."""
 
+import functools
 import itertools
 
 import jax
@@ -11,7 +12,7 @@ from ext_tropical import min_plus_dot_general, tropical_dot_general, tropical_re
 from tenferro_jax.errors import DTypeError, ShapeError
 
 from ..oracles import ALGEBRAS, object_einsum
-from .judges import check_refusal, refuse
+from .judges import refusals
 
 
 def whole(rng, name, shape):
@@ -94,7 +95,7 @@ A = np.zeros((2, 2))
 X = np.zeros((2, 3))
 
 
-@refuse(
+PRODUCTS = (
     *(
         (ShapeError, r"needed what jax.lax.dot_general takes", (A, A, numbers))
         for numbers in (
@@ -117,16 +118,17 @@ X = np.zeros((2, 3))
     (DTypeError, "tropical_dot_general, lhs", ("a", A)),
     (DTypeError, "", (A + 0j, A)),
 )
-def test_refused_products(error, text, call):
-    check_refusal(error, text, lambda: tropical_dot_general(*call))
-
-
-@refuse(
+REDUCTIONS = (
     *(
         (ShapeError, "axis: given .* for an array of rank 2; needed an axis", (X, axis))
         for axis in (1.0, "a", (0, None), (1, -1), 2, -3, (0, 5))
     ),
     (DTypeError, "", (X + 0j,)),
 )
-def test_axes_that_cannot_be_reduced(error, text, call):
-    check_refusal(error, text, lambda: tropical_reduce_sum(*call))
+test_refusals = refusals(
+    *(
+        (error, text, functools.partial(call, *given))
+        for call, rows in ((tropical_dot_general, PRODUCTS), (tropical_reduce_sum, REDUCTIONS))
+        for error, text, given in rows
+    )
+)

@@ -21,7 +21,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import apply
 
 from ..sweep import in_turn, some
-from .judges import check_derivatives, check_memory_of_second_derivatives, check_refusal, refuse
+from .judges import check_derivatives, check_memory_of_second_derivatives, refusals
 
 EQUATIONS = (
     "ij,jk->ik",
@@ -156,7 +156,7 @@ def test_no_order_of_derivative_holds_all_candidates():
 A = np.ones((2, 2))
 
 
-@refuse(
+test_refusals = refusals(
     *(
         (
             InvalidConfig,
@@ -175,8 +175,6 @@ A = np.ones((2, 2))
     (DTypeError, "float64 and float32", lambda: step("ij,jk->ik")(A, np.float32(A))),
     (InvalidConfig, "label 'i' twice in operand 0", lambda: LogEinsum(1.0, "ii->i")),
 )
-def test_refusals(error, text, call):
-    check_refusal(error, text, call)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from ext_tropical import (
 from ext_tropical.algebra.semiring import SelectiveSemiring, register_semiring
 from ext_tropical.algebra.shipped import max_plus
 from ext_tropical.network.entries import NetworkEntries
-from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
+from ext_tropical.network.log_derivatives import NetworkShares
 from ext_tropical.network.many import NetworkSamples
 from ext_tropical.network.value import TropicalNetwork
 from ext_tropical.network.walk import Rows
@@ -41,7 +41,7 @@ from ext_tropical.step.log_einsum import LogEinsum
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import Place, WeightedSum
 from tenferro_jax.conformance import check
-from tenferro_jax.extension.routes import RouteKind, routes
+from tenferro_jax.extension.routes import routes
 
 from .sums import Modulo, Ways
 
@@ -260,7 +260,6 @@ OPS = {
     "added entries": NetworkEntries("ab,a", "a", SIZES, True, True),
     "shares": NetworkShares(0.5, PLAN, (0,)),
     "cotangents": NetworkShares(0.5, PLAN, (0,), True),
-    "curvature": NetworkCurvature(0.5, PLAN, (0,), True),
     "samples": NetworkSamples(0.7, "ab,bc,c->|1,2:b|0,3:"),
     "rows": Rows(3),
 }
@@ -273,16 +272,6 @@ def test_the_rule_of_each_op(name):
     (finding,) = report.findings
     assert not report.failures, report
     assert finding.cases
-
-
-def test_each_device_runs_the_kernel():
-    x, y = placed("rows and contracted", X, Y)
-    (route,) = routes(value, x, y)
-    assert "on each device" in route.reason
-    native = routes(value, X, Y)[0].kind
-    assert route.kind is native
-    if native is RouteKind.KERNEL:
-        assert "tenferro" in jax.jit(value).lower(x, y).compile().as_text()
 
 
 @pytest.mark.few(1)
@@ -457,17 +446,6 @@ def test_values_are_those_of_one_device(name, kind):
     near(fn(*given), want)
     with jax.set_mesh(mesh((8,), kind)):
         near(jax.jit(fn)(*given), want)
-
-
-def test_the_default_mesh_of_jax():
-    costs = SMALL[0] + 1
-    on = jax.make_mesh((8,), ("d",))
-    for spec in (P("d"), P(None, "d")):
-        given = jax.device_put(costs, jax.NamedSharding(on, spec))
-        found, want = closure(given), closure(costs)
-        near(found, want)
-        np.testing.assert_array_equal(found.walk(0, 5), want.walk(0, 5))
-        assert found.value.sharding.is_equivalent_to(given.sharding, 2)
 
 
 DIFFERENTIATED = ["closure", "large plan", "slices", "viterbi, 3 best", "align", "small plan"]

@@ -28,12 +28,15 @@ from ext_tropical.network.plan_text import plan_in, text_of
 from ext_tropical.network.question import _eager
 from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate
 from ext_tropical.network.value import TropicalNetwork, solved_as_network
-from ext_tropical.network.walk import Rows
-from ext_tropical.step.native.library import native
-from tenferro_jax import plan_einsum, routes
+from ext_tropical.network.walk import WORTH_THE_OP, Rows, rows_of
+from ext_tropical.step.native.library import ROWS, native
+from tenferro_jax import plan_einsum
 from tenferro_jax.conformance import check
-from tenferro_jax.errors import BackendFailure, InvalidConfig, ShapeError
+from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind, routes
+
+from .judges import nothing_compiled, refusals
 
 needs_library = pytest.mark.skipif(bool(native().problem), reason=native().problem)
 
@@ -79,31 +82,28 @@ def test_the_op_takes_part_in_a_mapped_network():
 
 
 PLAN = "ab,bc,c->a|1,2:b|0,3:a"
-OPS = {
-    "value": TropicalNetwork("max_plus", PLAN),
-    "labels": TropicalNetwork("min_plus", PLAN, True),
-    "log": TropicalNetwork(log_sum_exp(0.5), PLAN),
-    "entries": NetworkEntries("ab,b", "a", (("a", 2), ("b", 3))),
-    "sum": NetworkEntries("ab,bb", "a", (("a", 2), ("b", 3)), is_sum=True),
-    "added": NetworkEntries("ab,b", "a", (("a", 2), ("b", 3)), True, True),
-    "shares": NetworkShares(0.5, PLAN, (0, 2)),
-    "cotangents": NetworkShares(0.5, PLAN, (0, 2), True),
-    "curvature": NetworkCurvature(0.5, PLAN, (0, 2)),
-    "turned curvature": NetworkCurvature(0.5, PLAN, (0, 2), True),
-    "best": NetworkBest("ab,bc,c->|1,2:b|0,3:", 4),
-    "samples": NetworkSamples(0.7, "ab,bc,c->|1,2:b|0,3:"),
-    "rows": Rows(9),
-}
+WHOLE = "ab,bc,c->|1,2:b|0,3:"
+OWN = ["jvp", "linear", "inactive_slots", "adjoint", "linear_transpose", "vmap", "routes"]
+"""The checks of what a family writes itself; what all take from `Question` is checked of one."""
+OPS = (
+    TropicalNetwork("min_plus", PLAN, True),
+    NetworkEntries("ab,bb", "a", (("a", 2), ("b", 3)), is_sum=True),
+    NetworkShares(0.5, PLAN, (0, 2)),
+    NetworkCurvature(0.5, PLAN, (0, 2)),
+    NetworkBest(WHOLE, 4),
+    NetworkSamples(0.7, WHOLE),
+    Rows(9),
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPS)
-def test_check_of_every_form(name):
+@pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
+def test_check_of_every_family(op):
     """Only an export with symbolic sizes fails: a plan counts entries. Where a table has one entry
     the curvature is zero, and routes differ by its rounding.
     """
-    fails = {"exported_sizes"} | ({"routes"} if "curvature" in name else set())
-    report = check(OPS[name], order=1 if "curvature" in name else 2)
+    report = check(op, only=None if op is OPS[0] else OWN)
+    fails = {"exported_sizes", *["routes"] * isinstance(op, NetworkCurvature)}
     assert {failure.check for failure in report.failures} <= fails, str(report)
 
 
@@ -186,15 +186,10 @@ def test_outside_jit_nothing_is_compiled(semiring):
     arrays = [jnp.ones(shape) for shape in ((2, 3), (3, 4), (4,))]
     jax.block_until_ready((arrays, arrays[0][0] != arrays[0][1, 1]))
     best_assignment("ab,bc,cd->a", jnp.ones((2, 2)), jnp.ones((2, 2)), jnp.ones((2, 2)))
-    seen = []
-    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: seen.append(name))
-    try:
+    with nothing_compiled():
         jax.grad(lambda *x: tropical_einsum("vw,wx,x->", *x, semiring=semiring), (0, 1))(*arrays)
         if semiring == max_plus:
             best_assignment("vw,wx,x->v", *arrays)
-    finally:
-        jax.monitoring.clear_event_listeners()
-    assert not [name for name in seen if "backend_compile" in name]
 
 
 @needs_library
@@ -272,3 +267,63 @@ def test_a_few_large_matrices_are_steps_of_their_own(semiring):
     step = "log_einsum.v3" if semiring != max_plus else "einsum.v1"
     assert families(big) == {f"tenferro-ext-tropical.{step}"}
     assert families(small) == {"tenferro-ext-tropical.network.v1"}
+
+
+# --- rows of labels as outputs of their own -------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, WORTH_THE_OP - 1, WORTH_THE_OP, 70])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
+def test_rows_are_those_of_numpy_outside_jit_inside_and_in_a_program(count, shape):
+    labels = np.random.default_rng(count).integers(-9, 9, (count, *shape), np.int32)
+    program = jax.export.export(jax.jit(rows_of))(labels)
+    for fn in (rows_of, jax.jit(rows_of), program.call):
+        found = fn(jnp.asarray(labels))
+        assert len(found) == count
+        for ours, row in zip(found, labels, strict=True):
+            assert ours.dtype == np.int32
+            np.testing.assert_array_equal(ours, row)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_batch_of_labels_has_the_rows_of_each(axis):
+    labels = np.random.default_rng(0).integers(-9, 9, (5, 12, 4), np.int32)
+    found = jax.jit(jax.vmap(rows_of, axis))(jnp.asarray(np.moveaxis(labels, 0, axis)))
+    np.testing.assert_array_equal(np.stack(found, 1), labels)
+    nested = jax.vmap(jax.vmap(rows_of, 1))(jnp.asarray(labels))
+    np.testing.assert_array_equal(np.stack(nested, 1), labels)
+
+
+@needs_library
+@pytest.mark.cpu
+def test_labels_under_jit_are_one_call_of_the_library():
+    """XLA compiles no function for each label."""
+    net = Network.from_factors({(i, i + 1): np.eye(2) * (i % 3 - 1) for i in range(60)})
+    ask = jax.jit(lambda net: net.best().labels)
+    kinds = {route.family_id.split(".")[1]: route.kind for route in routes(ask, net)}
+    assert kinds == {"network": RouteKind.KERNEL, "rows": RouteKind.KERNEL}
+    assert " fusion(" not in ask.lower(net).compile().as_text()
+    assert ask(net) == net.best().labels
+
+
+@needs_library
+@pytest.mark.cpu
+def test_malformed_calls_are_refused_by_the_handler():
+    for shapes in ([(3,), (3,)], [(3,), (4,)], [(2,), (4,)]):
+        outs = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
+        call = jax.jit(jax.ffi.ffi_call(ROWS, outs))
+        labels = jnp.arange(6, dtype=jnp.int32)
+        if shapes == [(3,), (3,)]:
+            np.testing.assert_array_equal(np.stack(call(labels)), labels.reshape(2, 3))
+            continue
+        with pytest.raises(jax.errors.JaxRuntimeError, match="rows: malformed operands"):
+            jax.block_until_ready(call(labels))
+
+
+test_refusals = refusals(
+    (InvalidConfig, "count", lambda: Rows(0)),
+    (InvalidConfig, "count", lambda: Rows(True)),
+    (DTypeError, "int32", lambda: apply(Rows(2), jnp.ones((2, 3)))),
+    (ShapeError, "2", lambda: apply(Rows(2), jnp.ones((3, 2), jnp.int32))),
+    (ShapeError, "an axis of rows", lambda: apply(Rows(2), jnp.int32(2))),
+)

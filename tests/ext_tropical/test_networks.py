@@ -33,8 +33,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupport
 from ..sweep import in_turn
 from .judges import (
     check_assignment,
-    check_refusal,
-    refuse,
+    refusals,
     temporary_bytes,
 )
 
@@ -299,7 +298,7 @@ MATRICES = np.ones((2, 2, 2))
 LARGE = np.ones((64, 64))
 
 
-@refuse(
+test_refusals = refusals(
     *(
         (
             ShapeError,
@@ -356,8 +355,6 @@ LARGE = np.ones((64, 64))
         ),
     ),
 )
-def test_refusals(error, text, call):
-    check_refusal(error, text, call)
 
 
 def test_what_plans_take():

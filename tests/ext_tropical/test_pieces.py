@@ -5,17 +5,27 @@ are the einsum with a memory limit, bit for bit.
 import functools
 import os
 import pickle
+import re
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical import best_assignment, log_sum_exp, plan_tropical_einsum, tropical_einsum
+from ext_tropical import (
+    best_assignment,
+    log_sum_exp,
+    plan_tropical_einsum,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
+from tenferro_jax import einsum
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
-from .judges import check_refusal, refuse
+from ..helpers import each_ends_in
+from .judges import refusals
 from .sums import Modulo, Ways
 
 CHAIN = "ij,jk,kl->il"
@@ -116,7 +126,7 @@ run = functools.partial(PLAN.run, 0)
 merge = PLAN.merge
 
 
-@refuse(
+test_refusals = refusals(
     (InvalidConfig, "merge.*slice 0 twice", lambda: merge([*PARTS, PARTS[0]])),
     (InvalidConfig, "merge.*slice 2 twice", lambda: merge([PARTS[2], PARTS[2]])),
     (InvalidConfig, "slices: 2 missing", lambda: merge([p for p in PARTS if p.number != 2])),
@@ -144,8 +154,6 @@ merge = PLAN.merge
         lambda: planned(log_sum_exp()).run(0, *OPERANDS, labels=True),
     ),
 )
-def test_refusals(error, text, call):
-    check_refusal(error, text, call)
 
 
 def test_a_plan_of_numbers():
@@ -201,3 +209,121 @@ def test_an_engine_loses_a_worker_and_no_slice(tmp_path):
         if has_labels:
             want = best_assignment(CHAIN, *operands)
             jax.tree.map(np.testing.assert_array_equal, tuple(found), tuple(want))
+
+
+# --- over the devices of a mesh -------------------------------------------------------------------
+
+AUTO, EXPLICIT = jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit
+
+
+def mesh_of(shape, kind=AUTO):
+    axes, devices = ("d", "e")[: len(shape)], jax.devices()[: np.prod(shape)]
+    return jax.make_mesh(shape, axes, axis_types=(kind,) * len(shape), devices=devices)
+
+
+def equal(got, want, **near):
+    if near:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **near), got, want)
+    else:
+        jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+@pytest.mark.cpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEMIRINGS)
+def test_values_are_those_of_one_device(name):
+    semiring = SEMIRINGS[name] or name
+    operands = [jnp.asarray(x) for x in tables(semiring)]
+    run = functools.partial(tropical_einsum, CHAIN, semiring=semiring)
+    with jax.set_mesh(mesh_of((8,))):
+        got = run(*operands, over="d")
+    equal(got, run(*operands), **({"rtol": 1e-5} if name == "log_sum_exp" else {}))
+
+
+@pytest.mark.cpu
+def test_each_device_is_within_the_limit_and_there_is_one_merge():
+    shapes = ((8, 96), (96, 96), (96, 8))
+    specs = [jax.ShapeDtypeStruct(s, np.float32) for s in shapes]
+    free = plan_tropical_einsum(CHAIN, *specs)
+    limit = SCRATCH + (free.peak - SCRATCH) // 4
+    run = functools.partial(best_assignment, CHAIN, memory_limit=limit, over="d")
+    with jax.set_mesh(mesh_of((8,))):
+        compiled = jax.jit(lambda *xs: tuple(run(*xs))).lower(*specs).compile()
+    memory = compiled.memory_analysis()
+    assert memory.temp_size_in_bytes + memory.output_size_in_bytes <= limit
+    found = re.findall(r" (all-[\w-]+|collective-permute)(?:-start)?\(", compiled.as_text())
+    assert sorted(set(found)) == ["all-gather", "all-to-all"]
+    assert len(found) <= 6  # of the value and two labels
+
+
+@pytest.mark.cpu
+def test_winners_by_label_and_one_slice():
+    operands = tables("max_plus")
+    with jax.set_mesh(mesh_of((2,))):
+        got = tropical_einsum_with_argmax(CHAIN, *operands, over="d")
+        alone = tropical_einsum("ij,jk->ik", np.ones((1, 1)), np.ones((1, 1)), over="d")
+    want = best_assignment(CHAIN, *operands)
+    equal(got.coordinates(), dict(want.labels))
+    assert alone == 2
+
+
+def test_slices_for_workers():
+    shapes = ((8, 16), (16, 16), (16, 8))
+    assert plan_tropical_einsum(CHAIN, *shapes, slices=1).slices == 1
+    for count in (2, 5, 64):
+        plan = plan_tropical_einsum(CHAIN, *shapes, slices=count)
+        assert count <= plan.slices <= 2 * count
+        assert plan.cost <= 2 * plan_tropical_einsum(CHAIN, *shapes).cost
+    assert plan_tropical_einsum("ij->i", (2, 3), slices=100).slices == 6
+
+
+@pytest.mark.cpu
+def test_empty_results_and_a_single_entry():
+    with jax.set_mesh(mesh_of((4,))):
+        assert tropical_einsum("d,dc->cd", np.ones(0), np.ones((0, 4)), over="d").shape == (4, 0)
+        empty = tropical_einsum("ij,jk->", np.ones((0, 8)), np.ones((8, 4)), over="d")
+        diagonal = tropical_einsum("aab,b->", np.ones((3, 3, 5)), np.arange(5.0), over="d")
+        assert einsum("ij,jk->ik", np.ones((0, 8)), np.ones((8, 4)), over="d").shape == (0, 4)
+        soft = functools.partial(tropical_einsum, "ij,jk->", semiring="log_sum_exp", over="d")
+        slope = jax.grad(soft)(jnp.ones((0, 8)), jnp.ones((8, 4)))
+    assert (float(empty), float(diagonal), slope.shape) == (-np.inf, 5, (0, 8))
+
+
+def test_a_label_without_entries_is_not_sliced():
+    """A sliced gradient would differ from that of the steps."""
+    x, c = jnp.ones((0, 3)), jnp.ones(10_000)
+    free = plan_tropical_einsum("ab,c->c", x, c, slices=4)
+    assert free.slices == 1
+    run = functools.partial(tropical_einsum, "ab,c->c", memory_limit=free.peak)
+    equal(jax.grad(lambda *xs: run(*xs).sum(), (0, 1))(x, c), (x, jnp.ones(10_000)))
+    each_ends_in(
+        (
+            lambda: tropical_einsum("ab,c->c", x, c, memory_limit=free.peak - 1),
+            InvalidConfig,
+            f"at least {free.peak} bytes",
+        )
+    )
+
+
+@pytest.mark.cpu
+def test_refusals_over_devices():
+    x = tables("max_plus")
+    mesh = mesh_of((2,))
+
+    def under(**how):
+        with jax.set_mesh(mesh):
+            return tropical_einsum(CHAIN, *x, **how)
+
+    each_ends_in(
+        (lambda: tropical_einsum(CHAIN, *x, over="d"), InvalidConfig, "no mesh"),
+        (lambda: under(over="rows"), InvalidConfig, "over: given 'rows'; needed one of 'd'"),
+        (lambda: under(over=()), InvalidConfig, "the name of a mesh axis"),
+        (lambda: under(over="d", progress=True), Unsupported, "Leave out progress or over"),
+        (lambda: under(over="d", ties="split"), Unsupported, "Leave out memory_limit and over"),
+        (lambda: under(over="d", memory_limit=1), InvalidConfig, "at least"),
+        (
+            lambda: plan_tropical_einsum(CHAIN, *x, slices=0),
+            InvalidConfig,
+            "slices: given 0; needed a positive integer",
+        ),
+    )

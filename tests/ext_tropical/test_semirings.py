@@ -32,7 +32,7 @@ from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json
 
 from ..sweep import some
-from .judges import check_derivatives, check_refusal, refuse
+from .judges import check_derivatives, refusals
 
 
 @register_semiring
@@ -215,7 +215,7 @@ def test_short_names_stay_ours_and_shared_ones_are_told():
         tropical_einsum("i->", np.array([1.0, 2.0]), semiring="twice")
 
 
-@refuse(
+test_refusals = refusals(
     *(
         (
             InvalidConfig,
@@ -277,8 +277,6 @@ def test_short_names_stay_ours_and_shared_ones_are_told():
         ),
     ),
 )
-def test_refusals(error, text, call):
-    check_refusal(error, text, call)
 
 
 MISTAKES = {

@@ -14,7 +14,7 @@ from ext_tropical import viterbi
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS
-from .judges import check_derivatives, check_refusal, refuse, temporary_bytes
+from .judges import check_derivatives, refusals, temporary_bytes
 
 VALUES = {
     "max_plus": [-2.0, -1.0, 0.0] * 3 + [-np.inf],
@@ -170,19 +170,6 @@ def test_gradient_counts_what_the_sequence_uses(semiring):
     assert want[1].max() > 1
 
 
-def test_jit_and_vmap_agree_with_a_loop():
-    rng = np.random.default_rng(2)
-    initial, transition, _ = model(rng, np.arange(-5.0, 1.0), 4, 1)
-    emissions = rng.choice(np.arange(-5.0, 1.0), (6, 5, 4))
-    many = jax.jit(jax.vmap(viterbi, in_axes=(None, None, 0)))(initial, transition, emissions)
-    for i, emission in enumerate(emissions):
-        one = viterbi(initial, transition, emission)
-        np.testing.assert_array_equal(many.states[i], one.states)
-        np.testing.assert_array_equal(many.score[i], one.score)
-    slopes = jax.vmap(jax.grad(lambda e: viterbi(initial, transition, e).score))(emissions)
-    np.testing.assert_array_equal(slopes, jax.nn.one_hot(many.states, 4, dtype=float))
-
-
 def test_one_exported_program_for_all_lengths():
     (length,) = jax.export.symbolic_shape("length")
     inputs = model(np.random.default_rng(3), np.arange(-5.0, 1.0), 3, 6)
@@ -219,7 +206,7 @@ def symbolic_k():
     return jax.export.export(jax.jit(lambda *a: viterbi(*a, k=3).states))(*given, times)
 
 
-@refuse(
+test_refusals = refusals(
     (Unsupported, "symbolic shape", symbolic_k),
     *(
         (ShapeError, NEEDED, functools.partial(viterbi, *OK[:i], np.zeros(shape), *OK[i + 1 :]))
@@ -248,8 +235,6 @@ def symbolic_k():
     ),
     (InvalidConfig, "semiring", lambda: viterbi(*OK, semiring="plus")),
 )
-def test_refusals(error, text, call):
-    check_refusal(error, text, call)
 
 
 def test_nan_is_never_hidden():

@@ -16,7 +16,7 @@ from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeErr
 from tenferro_jax.extension import apply
 
 from ..sweep import ALL, in_turn, some
-from .judges import check_refusal, refuse
+from .judges import refusals
 
 LHS, RHS, OUT = Place
 DERIVATIVES = {
@@ -218,7 +218,7 @@ ONES = {shape: np.ones(shape) for shape in ((2, 3), (3, 4), (2, 4))}
 OP = WeightedSum(max_plus, "ij,jk->ik", (LHS,))
 
 
-@refuse(
+test_refusals = refusals(
     *(
         (InvalidConfig, text, functools.partial(WeightedSum, *payload))
         for payload, text in (
@@ -237,8 +237,6 @@ OP = WeightedSum(max_plus, "ij,jk->ik", (LHS,))
     ),
     (InvalidConfig, "expected 4 inputs, got 3", lambda: apply(OP, *ONES.values())),
 )
-def test_refusals(error, text, call):
-    check_refusal(error, text, call)
 
 
 CONFORMING = [

@@ -50,11 +50,11 @@ def contract(semiring: Semiring, operands: Sequence[jax.Array]) -> jax.Array:
     sides = [_parts(semiring, x) for x in operands]
     batch, count, rows = sides[0][0].shape
     cells = batch, rows, sides[1][0].shape[2] if len(sides) == 2 else 1
-    if _is(count, 0):
+    if is_size(count, 0):
         found = _zero(semiring, operands[0].dtype, cells)
     elif (product := _by_matmul(semiring, sides)) is not None:
         found = product
-    elif len(sides) == 2 and not any(_is(size, 1) for size in cells[1:]):
+    elif len(sides) == 2 and not any(is_size(size, 1) for size in cells[1:]):
         found = _summed(semiring, sides)
     else:  # no more candidates than entries
         found = _summed(semiring, [_product(semiring, sides)])
@@ -62,7 +62,7 @@ def contract(semiring: Semiring, operands: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack(whole) if semiring.components else whole[0]
 
 
-def _is(size: int, number: int) -> bool:
+def is_size(size: int, number: int) -> bool:
     """Whether a size is this number; a symbolic size is not."""
     return isinstance(size, int) and size == number
 
@@ -101,7 +101,7 @@ def _summed(semiring: Semiring, sides: Sequence[Parts]) -> Parts:
     batch, count, _ = sides[0][0].shape
     own = [side[0].shape[2] for side in sides]
     groups = -(-count // GROUP_ENTRIES)
-    if _is(groups, 1):
+    if is_size(groups, 1):
         return _group(semiring, sides, jnp.int32(0), 1)
     sizes = [batch, count, *own]
     are_known = all(isinstance(size, int) for size in sizes)
@@ -143,7 +143,7 @@ def _cut(semiring: Semiring, side: Parts, length: int, groups: int) -> Parts:
 def _group(semiring: Semiring, sides: Sequence[Parts], number: jax.Array, groups: int) -> Parts:
     """The sum of the group of a number."""
     batch, count, _ = sides[0][0].shape
-    if _is(groups, 1) and isinstance(count, int) and count <= BLOCK_ENTRIES:
+    if is_size(groups, 1) and isinstance(count, int) and count <= BLOCK_ENTRIES:
         return _tree(semiring, sides, count)
     own = [side[0].shape[2] for side in sides]
     cells = (batch, *([1] * (2 - len(own))), *own)
