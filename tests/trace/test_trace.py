@@ -13,10 +13,8 @@ from benchmarks.measure import canonical_hlo
 from tenferro_jax import trace
 from tenferro_jax.engine import Engine, compile_std_to_exec
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
-from tenferro_jax.extension.routes import current_platform
 from tenferro_jax.graph.graph import bodies
 from tenferro_jax.ops.control import CustomJvp
-from tenferro_jax.ops.vocabulary import VOCABULARY
 
 from ..helpers import each_ends_in, ends_in
 
@@ -75,38 +73,20 @@ def test_a_function_of_jax_alone_is_refused_at_the_line_that_traces_it():
     assert f"hessenberg at {__file__}:{refused.traceback[0].lineno + 1};" in str(refused.value)
 
 
-@pytest.mark.slow
 def test_branches_for_pallas_kernels_are_left_out():
     """jnp.diagonal has one, and with it diag, det, slogdet and every Gaussian likelihood."""
 
     def likelihood(a):
-        steps = jax.lax.scan(lambda c, x: (c + jnp.diag(a) * x, jnp.trace(a)), jnp.zeros(3), a[0])[
-            0
-        ]
-        sign, size = jnp.linalg.slogdet(a)
-        return (
-            jnp.log(jnp.diagonal(jnp.linalg.cholesky(a), 0)).sum()
-            - size / 2
-            + sign
-            - 1
-            + (steps**2).sum()
-            - jnp.linalg.det(a)
-        )
+        rows = jax.lax.scan(lambda c, x: (c + jnp.diag(a) * x, None), jnp.zeros(3), a)[0]
+        return jnp.linalg.slogdet(a)[1] + rows.sum() + jnp.diagonal(jnp.linalg.cholesky(a)).sum()
 
     a = X.T @ X + 3 * np.eye(3)
     graph = trace(likelihood, a)
-    want = (np.diag(a) ** 2).sum() * a[0].sum() ** 2 - np.linalg.det(a)
-    np.testing.assert_allclose(jax.jit(graph.to_jax())(a), want, rtol=1e-12)
-    np.testing.assert_allclose(
-        tj.load_exported(tj.export(graph, platforms=(current_platform(),)).to_bytes()).call(a),
-        want,
-        rtol=1e-12,
+    inside = [graph, *(body for node in graph.nodes for body in bodies(node.op))]
+    assert "Cond" not in {type(node.op).__name__ for g in inside for node in g.nodes}
+    chex.assert_trees_all_close(
+        *jax.jit(lambda a: (tj.grad(graph).to_jax()(a), jax.grad(likelihood)(a)))(a), rtol=1e-12
     )
-    both = jax.jit(jax.vmap(lambda a: (tj.grad(graph).to_jax()(a), jax.grad(likelihood)(a))))(
-        a[None]
-    )
-    np.testing.assert_allclose(*both, rtol=1e-12)
-    assert "Cond" not in {type(node.op).__name__ for node in graph.nodes}
 
 
 def chosen(x):
@@ -202,43 +182,6 @@ def test_primitives_that_no_op_is_like():
 def test_a_custom_derivative_stays_inside_control_flow(fn):
     inside = [body for node in trace(fn, X).nodes for body in bodies(node.op)]
     assert CustomJvp in {type(node.op) for body in inside for node in body.nodes}
-
-
-def everything(x, key):
-    """A function with most kinds of equations in it."""
-    x = jax.nn.softmax(jax.nn.relu(x)) + jax.random.normal(key, x.shape)
-    x = jax.checkpoint(jnp.sin)(x) + jnp.cumsum(x, 1) + jnp.sort(x, 0) + jnp.linalg.norm(x)
-    q = jnp.linalg.solve(x.T @ x + 3 * jnp.eye(3), jnp.linalg.qr(x.T)[0])
-    last, all_ = jax.lax.scan(lambda c, row: (c + row, c * row), q[:, 0], x)
-    y = jax.lax.cond(last.sum() > 0, jnp.tanh, jnp.exp, all_)
-    return jax.lax.while_loop(lambda v: jnp.abs(v).max() > 1, lambda v: v / 2, y), jax.lax.top_k(
-        x, 2
-    )
-
-
-@pytest.mark.slow
-def test_a_function_of_everything():
-    key = jax.random.key(0)
-    graph = trace(everything, X, key)
-    assert CustomJvp in {type(node.op) for node in graph.nodes} <= set(VOCABULARY)
-    again = trace(
-        graph.to_jax(), X, key
-    )  # JAX may order the constants of a linear solve anew, once
-    assert trace(again.to_jax(), X, key) == again
-    assert len(again.nodes) == len(graph.nodes)
-
-    def results(f, x, key):
-        tangent = jax.jvp(lambda x: f(x, key)[0], (x,), (jnp.cos(x),))[1]
-        return f(x, key), jax.vmap(f, in_axes=(0, None))(jnp.stack([x, x + 1, -x]), key), tangent
-
-    ours, theirs = jax.jit(
-        lambda x, key: [results(f, x, key) for f in (graph.to_jax(), everything)]
-    )(X, key)
-    chex.assert_trees_all_equal(ours[0], theirs[0])
-    chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
-    np.testing.assert_allclose(
-        jax.jit(tj.jvp(graph, 0).to_jax())(X, key, np.cos(X))[1][0], ours[2], rtol=1e-12
-    )
 
 
 W = np.ones((3, 3)) + 3 * np.eye(3)
