@@ -18,11 +18,11 @@ import numpy as np
 from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.authored import MISSING_RULE
 from ..extension.carrier import Extension
-from ..extension.contract import CANNOT, ExtensionOp, lowered
-from ..extension.function_extension import FORWARD_MODE, NOT_LINEAR, FunctionExtension
+from ..extension.contract import ExtensionOp, lowered
+from ..extension.function_extension import FORWARD_MODE, NO_RULE, NOT_LINEAR, FunctionExtension
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
-from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet, is_stated
+from ..extension.rules import NO_RULES, AnyRule, ExtensionRuleSet, is_stated
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..shapes import Shaped, TensorMeta, meta_of
 from .examples import Array, Inputs, cast, in_32_bits, is_half, read_examples
@@ -84,7 +84,7 @@ class OpSubject(Subject):
         """The op in its carrier, which refuses a malformed family_id or count."""
         return Extension(self.op, (), self.runtimes)
 
-    def rule(self) -> ExtensionAdRule:
+    def rule(self) -> AnyRule:
         """The AD rule of the op's family; NotApplicable if there is none."""
         rule = self.rules.rule_of(self.op)
         if rule is None:
@@ -235,9 +235,7 @@ class OpSubject(Subject):
             return "the rule declares NOT_DIFFERENTIABLE"
         if isinstance(error, Unsupported) and error.needed == FORWARD_MODE:
             return f"{error.where.partition(',')[0]}: {error.given}"
-        if isinstance(error, ADRuleError) and error.given.startswith(
-            (f"no rule, {CANNOT}", NOT_LINEAR)
-        ):
+        if isinstance(error, ADRuleError) and error.given.startswith((NO_RULE, NOT_LINEAR)):
             return error.given
         return one_line(error) if self.is_plain and unsupported(error) else ""
 

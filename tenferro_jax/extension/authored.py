@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -70,8 +71,8 @@ class Adopted(NamedTuple):
     signature: inspect.Signature
     body: Callable[..., PyTree]
     jvp: Callable[..., PyTree] | None = None
-    fwd: Callable[..., PyTree] | None = None
-    bwd: Callable[..., PyTree] | None = None
+    fwd: Any = None
+    bwd: Any = None
     order: tuple[str, ...] = ()
 
 
@@ -197,19 +198,7 @@ class Authored:
       plain: the nesting of arguments of which each is one array.
     """
 
-    __signature__: inspect.Signature
-    body: Callable[..., PyTree]
-    family_id: str
-    place: str
-    arity: int
-    payload: dict[str, tuple[Any, Any]]
-    plain: Any
-    order: tuple[str, ...]
-    derive: bool | None
-    jvp: Any = None
     symbolic_zeros: bool = False
-    fwd: Any = None
-    bwd: Any = None
     transpose: Any = None
     argnums: tuple[int, ...] | None = None
     host: Any = None
@@ -217,19 +206,25 @@ class Authored:
     vmap: Any = None
     sharding: ShardingRule | None = None
 
+    def __init__(self, function: Adopted, family_id: str, derive: bool | None):
+        code, name = function.source.__code__, function.source.__name__
+        at = f"{pathlib.Path(code.co_filename).name}:{code.co_firstlineno}"
+        self.family_id, self.place = family_id, f"{name} ({at}), extension {family_id}"
+        self.__signature__, self.order = function.signature, function.order
+        self.body, self.derive = function.body, derive
+        self.jvp, self.fwd, self.bwd = function.jvp, function.fwd, function.bwd
+        self.arity, self.payload = self._read_signature()
+        self.plain: Any = jax.tree.structure((0,) * self.arity)
+
     def error(self, given: str, needed: str, fix: str = "") -> InvalidConfig:
         """A refusal that names the function and the line where it was made."""
         return InvalidConfig(where=self.place, given=given, needed=needed, fix=fix)
 
-    def read_signature(self, taken: set[str]) -> None:
-        """Find arity and payload; no keyword may have a name among `taken`."""
-        self.arity, self.payload = 0, {}
+    def _read_signature(self) -> tuple[int, dict[str, tuple[Any, Any]]]:
+        """Arity and payload."""
+        arity, payload = 0, {}
         for name, p in self.__signature__.parameters.items():
             if p.kind is p.KEYWORD_ONLY:
-                if name in taken:
-                    raise self.error(
-                        f"payload {name}, the name of a member of every op", "another name"
-                    )
                 if p.annotation is p.empty:
                     known = isinstance(p.default, bool | int | float | str)
                     hint = type(p.default).__name__ if known else "float"
@@ -239,9 +234,9 @@ class Authored:
                         f"Write {name}: {hint}, or another type that it has. Arrays go by "
                         f"position.",
                     )
-                self.payload[name] = (p.annotation, p.default)
+                payload[name] = (p.annotation, p.default)
             elif p.kind is p.VAR_POSITIONAL:
-                self.arity = -1
+                arity = -1
             elif p.kind is p.VAR_KEYWORD or p.default is not p.empty:
                 raise self.error(
                     f"the parameter {p}",
@@ -253,8 +248,8 @@ class Authored:
                     "jax.custom_vjp, name it in nondiff_argnums.",
                 )
             else:
-                self.arity += 1
-        self.plain = jax.tree.structure((0,) * self.arity)
+                arity += 1
+        return arity, payload
 
     def require(self, name: str, function: object) -> None:
         """Refuse what is no function, or cannot be called as an entry of GIVEN says."""

@@ -7,6 +7,7 @@ the same.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import operator
 from collections.abc import Callable, Sequence
@@ -124,13 +125,16 @@ def _meta_pair(
     return meta
 
 
+_own_class = functools.lru_cache(maxsize=1024)(require_own_class)
+
+
 def _require_constants(op: ExtensionOp) -> None:
     """Refuse a family_id that does not belong to the class, and counts that are not non-negative
     integers.
     """
     cls: Any = type(op)
     family_id = family_of(cls)
-    require_own_class(cls)
+    _own_class(cls)
     if op.family_id != family_id:
         raise MalformedFamilyId(
             op.family_id, problem=f"its class {cls.__name__} says {family_id!r}"

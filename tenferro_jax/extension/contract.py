@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import inspect
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -66,11 +64,6 @@ class Advice(NamedTuple):
     host: str = "override eager_execute"
     needed: str = "a lowering to standard ops, or eager_execute"
     sharding: str = "sharding_rule"
-    reverse: str = "let linearize call an op that has a transpose_rule"
-
-
-CANNOT: Final = "with code that JAX cannot"
-"""How errors begin that say what JAX cannot do with a rule, or with a function without one."""
 
 
 Computes: TypeAlias = Callable[..., Sequence[jax.Array]]
@@ -133,11 +126,6 @@ class ExtensionOp(Sealed):
     output_count: Any = 1
     runtimes: ClassVar[ExtensionRuntimeSet] = NO_RUNTIMES
     advice: ClassVar = Advice()
-
-    def __init_subclass__(cls, **kwargs: object) -> None:
-        super().__init_subclass__(**kwargs)
-        if not DECLARING:
-            require_own_family(cls)
 
     def _writer(self) -> Writer:
         has_family = isinstance(getattr(type(self), "family_id", None), str)
@@ -288,31 +276,32 @@ class ExtensionOp(Sealed):
         return ()
 
 
-DECLARING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Decorators `@extension_op(...)` whose class is not made yet; they set its family_id
-afterwards.
-"""
-
-
-def require_own_family(cls: type[ExtensionOp]) -> None:
-    """Refuse an op class that has the family_id of a base but is another op: it overrides part of
-    the base or has other fields.
+def require_own_class(cls: type[ExtensionOp]) -> None:
+    """Refuse an op class whose annotated attributes are no fields, because it is no dataclass; and
+    one that has the family_id of a base but is another op: it overrides part of the base or has
+    other fields.
 
     Python's special methods count only if they change the value or the reading of a field;
     @dataclass writes none of them.
 
     Raises:
-      InvalidConfig: the text names both classes.
+      InvalidConfig: the text names the attributes, or both classes.
     """
-    family_id = getattr(cls, "family_id", None)
-    bases = [
-        base
-        for base in cls.__mro__[1:]
-        if issubclass(base, ExtensionOp) and getattr(base, "family_id", None) == family_id
-    ]
-    if family_id is None or not bases:
-        return
-    owner = bases[-1]
+    bases = [base for base in cls.__mro__ if issubclass(base, ExtensionOp)]
+    written = {*getattr(cls, "__dataclass_fields__", ()), *ExtensionOp.__annotations__}
+    found = [pair for base in bases for pair in inspect.get_annotations(base).items()]
+    if names := sorted(
+        {n for n, hint in found if n not in written and "ClassVar" not in str(hint)}
+    ):
+        raise InvalidConfig(
+            where=f"class {cls.__qualname__}",
+            given=f"annotated {', '.join(names)} in a class that is no dataclass",
+            needed="a frozen dataclass, whose fields are the payload",
+            fix=f"Write @dataclass(frozen=True) above {cls.__name__}; a constant needs no "
+            f"annotation.",
+        )
+    family_id = cls.family_id
+    owner = [base for base in bases if getattr(base, "family_id", None) == family_id][-1]
     fields, known = (set(getattr(kind, "__dataclass_fields__", ())) for kind in (cls, owner))
     own = {name for base in cls.__mro__ if not issubclass(owner, base) for name in vars(base)}
     free = known | {"family_id", "example_inputs", "_abc_impl"}
@@ -328,28 +317,6 @@ def require_own_family(cls: type[ExtensionOp]) -> None:
             needed="a family_id of its own, because AD rules, kernels and files identify an op by "
             "it",
             fix=f"Write family_id in {cls.__name__}, or use @extension_op.",
-        )
-
-
-@functools.lru_cache(maxsize=1024)
-def require_own_class(cls: type[ExtensionOp]) -> None:
-    """As `require_own_family`; and refuse annotated attributes that are no fields, because the
-    class is no dataclass.
-
-    Raises:
-      InvalidConfig: the text names them.
-    """
-    require_own_family(cls)
-    known = {*getattr(cls, "__dataclass_fields__", ()), *ExtensionOp.__annotations__}
-    bases = [base for base in cls.__mro__ if issubclass(base, ExtensionOp)]
-    found = [pair for base in bases for pair in inspect.get_annotations(base).items()]
-    if names := sorted({n for n, hint in found if n not in known and "ClassVar" not in str(hint)}):
-        raise InvalidConfig(
-            where=f"class {cls.__qualname__}",
-            given=f"annotated {', '.join(names)} in a class that is no dataclass",
-            needed="a frozen dataclass, whose fields are the payload",
-            fix=f"Write @dataclass(frozen=True) above {cls.__name__}; a constant needs no "
-            f"annotation.",
         )
 
 

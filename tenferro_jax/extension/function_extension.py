@@ -39,7 +39,6 @@ from .authored import (
     shown,
 )
 from .contract import (
-    CANNOT,
     LOWERING,
     Advice,
     Computes,
@@ -67,6 +66,7 @@ from .registry import require_extension_factory
 from .routes import equations
 from .sharding import Shard
 
+NO_RULE = "no rule, with code that JAX cannot differentiate"
 NOT_LINEAR = "a derivative by an argument in which it is not linear"
 FORWARD_MODE = "a rule for forward mode"
 """What an error needs where a reverse rule alone is there."""
@@ -90,7 +90,6 @@ class FunctionExtension(ExtensionOp):
         "write @f.def_host",
         "arrays from the function, or def_host",
         "f.def_sharding",
-        "write f.defvjp(fwd, bwd)",
     )
     in_tree: str = ""
     out_tree: str = ""
@@ -345,7 +344,7 @@ class FunctionExtension(ExtensionOp):
                 self.family_id,
                 "jvp",
                 place=self.function.place,
-                given=f"no rule, {CANNOT} differentiate: {first_line(error)}",
+                given=f"{NO_RULE}: {first_line(error)}",
                 needed="a rule",
                 fix=MISSING_RULE,
             ) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import pathlib
 from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
@@ -52,15 +51,13 @@ class FunctionOp(Authored):
     op: type[FunctionExtension]
 
     def __init__(self, function: Adopted, family_id: str, derive: bool | None):
+        super().__init__(function, family_id, derive)
+        if taken := TAKEN & self.payload.keys():
+            raise self.error(
+                f"payload {', '.join(taken)}, the name of a member of every op", "another name"
+            )
         source = function.source
         functools.update_wrapper(self, source, updated=())
-        code = source.__code__
-        at = f"{pathlib.Path(code.co_filename).name}:{code.co_firstlineno}"
-        self.place = f"{source.__name__} ({at}), extension {family_id}"
-        self.__signature__, self.order = function.signature, function.order
-        self.read_signature(TAKEN)
-        self.family_id, self.derive, self.body = family_id, derive, function.body
-        self.jvp, self.fwd, self.bwd = function.jvp, function.fwd, function.bwd
         self.known: dict[tuple[Any, ...] | None, FunctionExtension] = {}
         fields = {
             "__module__": source.__module__,

@@ -11,7 +11,6 @@ A call runs in one of four ways:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -22,36 +21,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import jax_seam
-from ..errors import ADRuleError, InvalidConfig, TenferroError, first_line
+from ..errors import InvalidConfig
 from ..jax_seam import (
-    Assumptions,
     Aval,
     IrValue,
     LoweringContext,
-    graph_assumptions,
-    lacks_derivative,
 )
-from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of, struct
+from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of
 from .carrier import BatchLevel, Extension, checked_form
 from .contract import (
-    CANNOT,
     LOWERING,
     ExtensionOp,
     LinearInput,
-    Slot,
     in_method,
     inherited,
     running,
 )
 from .execution import forward, run_at_once, run_host
 from .family import parse_family_id
-from .registry import register_extension
 from .routes import TUNED, here, route_of, splits
 from .rules import (
     NO_RULES,
-    ExtensionAdRule,
+    AnyRule,
     ExtensionRuleSet,
-    absent,
     linearize,
     present,
     require_rules,
@@ -268,9 +260,7 @@ def _jax_value(value: object) -> Any:
     )
 
 
-def _differentiable_form(
-    rule: ExtensionAdRule, op: Extension, metas: Sequence[TensorMeta]
-) -> Extension:
+def _differentiable_form(rule: AnyRule, op: Extension, metas: Sequence[TensorMeta]) -> Extension:
     """The carrier of the rule's differentiable form, whose first outputs have the metas of the op's
     own.
     """
@@ -328,113 +318,14 @@ def _jvp(
         )
     count = op.output_count  # what follows are residuals
     require_slots(op.op, "linearize", results, list(map(jax_seam.tangent_meta, outs)), count)
-    moving = tuple(t is not None for t in given)
-    mark = None
-    if any(isinstance(t, jax.core.Tracer) for t in given):  # perhaps for reverse mode
-        mark = forward_only(rule, form.op, op.given, rules, tuple(op.of_one(metas)), moving)
     return outs[:count], [
-        jax_seam.zero_tangent(out) if t is None else bind(mark, NO_RULES, [t])[0] if mark else t
+        jax_seam.zero_tangent(out) if t is None else t
         for out, t in zip(outs[:count], results[:count], strict=True)
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class ForwardOnly(ExtensionOp):
-    """The identity of a tangent. Its transpose is the error."""
-
-    family_id = "tenferro-jax.forward_only.v1"
-    family: str
-    place: str
-    given: str
-    fix: str
-
-    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
-        """The tangent."""
-        return inputs
-
-    def linearize(
-        self,
-        primals: Sequence[jax.Array],
-        outputs: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-    ) -> Sequence[Slot]:
-        """The tangent of the tangent, which may have a transpose."""
-        return tangents
-
-    def transpose_rule(
-        self,
-        cotangents: Sequence[jax.Array | None],
-        inputs: Sequence[jax.Array | LinearInput],
-    ) -> Sequence[Slot]:
-        """An error."""
-        raise ADRuleError(
-            self.family,
-            "transpose",
-            place=self.place,
-            given=self.given,
-            needed="tangents by code that JAX can transpose",
-            fix=self.fix,
-        )
-
-
-register_extension(ForwardOnly)
-
-
-@functools.lru_cache(maxsize=4096)
-def forward_only(
-    rule: ExtensionAdRule,
-    op: ExtensionOp,
-    runtimes: ExtensionRuntimeSet | None,
-    rules: ExtensionRuleSet,
-    metas: tuple[TensorMeta, ...],
-    moving: tuple[bool, ...],
-) -> Extension | None:
-    """What marks the tangents of a rule that JAX cannot transpose; None if it can.
-
-    Args:
-      rule: of the op.
-      op: the differentiable form.
-      runtimes: that the rule inherits.
-      rules: that it inherits.
-      metas: of the inputs.
-      moving: which inputs have a tangent.
-    """
-    outs = [struct(meta) for meta in Extension(op, (), runtimes).infer(*metas)]
-    smooth = [x for x in outs if is_inexact(x)]
-    inputs = [struct(meta) for meta in metas]
-    tangents = [x if moves else None for x, moves in zip(inputs, moving, strict=True)]
-
-    def pulled(
-        primals: Sequence[jax.Array], outs: Sequence[jax.Array], cotangents: Sequence[jax.Array]
-    ) -> Any:
-        def pushed(slots: Sequence[jax.Array | None]) -> list[jax.Array]:
-            made = linearize(rule, op, (), primals, outs, slots)
-            return [
-                jnp.zeros_like(x) if absent(t) else t
-                for x, t in zip(outs, made, strict=True)
-                if is_inexact(x)
-            ]
-
-        return jax.linear_transpose(pushed, tangents)(cotangents)
-
-    try:
-        with graph_assumptions(Assumptions()), inherited((rules, runtimes)):
-            jax.eval_shape(pulled, inputs, outs, smooth)
-    except TenferroError:  # the rule's own, or of an op that it calls
-        return None
-    except (NotImplementedError, ValueError, TypeError, AssertionError) as error:
-        if not lacks_derivative(error):
-            return None
-        what = op.place_of("linearize").split(" of ")[0]
-        given = f"{what}, {CANNOT} transpose: {first_line(error)}"
-        fix = f"Use forward mode, or {op.advice.reverse}."
-        return Extension(ForwardOnly(op.family_id, op.place_of(), given, fix))
-    return None
-
-
 def forget_rules() -> None:
-    """Forget what was found while a function had other rules or another way to run."""
-    forward_only.cache_clear()
+    """Forget the programs of a function that had other rules or another way to run."""
     _compiled.cache_clear()
 
 

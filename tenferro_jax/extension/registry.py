@@ -18,7 +18,7 @@ from ..errors import Duplicate, InvalidConfig, MalformedFamilyId, Unsupported
 from ..ops.op import StdTensorOp, op
 from ..payload_text import from_payload_json
 from ..shapes import TensorMeta
-from .contract import DECLARING, ExtensionOp, require_own_family
+from .contract import ExtensionOp, require_own_class
 from .family import family_of, parse_family_id
 from .rules import NO_RULES, ExtensionRuleSet
 
@@ -50,7 +50,7 @@ class ExtensionFactory:
         belongs to another op.
         """
         family_id = family_of(self.op_class)
-        require_own_family(self.op_class)
+        require_own_class(self.op_class)
         return family_id
 
     @property
@@ -338,7 +338,6 @@ def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]
         )
 
     def declare(cls: type[Op]) -> type[Op]:
-        DECLARING.discard(declare)
         if not (isinstance(cls, type) and issubclass(cls, ExtensionOp)):
             raise _refusal(
                 family_id,
@@ -355,16 +354,15 @@ def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]
                 "Leave the line out.",
             )
         cls.family_id = family_id
-        require_own_family(cls)
         if "__dataclass_params__" not in vars(cls):
-            return dataclasses.dataclass(frozen=True)(cls)
+            cls = dataclasses.dataclass(frozen=True)(cls)
         if not vars(cls)["__dataclass_params__"].frozen:
             raise _refusal(
                 family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out."
             )
+        require_own_class(cls)
         return cls
 
-    DECLARING.add(declare)
     return declare
 
 

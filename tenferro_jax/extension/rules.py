@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -98,36 +98,13 @@ class ExtensionAdRule(Sealed):
         )
 
 
-class _OwnRule(ExtensionAdRule):
-    """The rule of an op whose class has a rule."""
-
-    def form_for(self, op: ExtensionOp, inputs: Sequence[TensorMeta]) -> ExtensionOp:
-        return op.form_for(inputs)
-
-    def linearize(
-        self,
-        op: Any,
-        primals: Sequence[jax.Array],
-        outputs: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-    ) -> Sequence[Slot]:
-        return op.linearize(primals, outputs, tangents)
-
-    def transpose_rule(
-        self,
-        op: Any,
-        cotangents: Sequence[jax.Array | None],
-        inputs: Sequence[jax.Array | LinearInput],
-    ) -> Sequence[Slot]:
-        return op.transpose_rule(cotangents, inputs)
+AnyRule: TypeAlias = ExtensionAdRule | type[ExtensionOp]
+"""A rule of a set, or the class of an op that has a rule: its methods take the op first as well."""
 
 
-_OWN_RULE = _OwnRule()
-
-
-def is_stated(rule: ExtensionAdRule, op: ExtensionOp, method: str) -> bool:
+def is_stated(rule: AnyRule, op: ExtensionOp, method: str) -> bool:
     """Whether a rule of an op overrides linearize or transpose_rule."""
-    if rule is _OWN_RULE:
+    if isinstance(rule, type):
         return op.has_own(method)
     return getattr(type(rule), method) is not getattr(ExtensionAdRule, method)
 
@@ -177,8 +154,8 @@ class ExtensionRuleSet(Sealed):
         """The rule of a family, or None."""
         return self._by_family.get(family_id)
 
-    def rule_of(self, op: ExtensionOp) -> ExtensionAdRule | None:
-        """The rule of an op: that of its class, else that of its family in this set, or None.
+    def rule_of(self, op: ExtensionOp) -> AnyRule | None:
+        """Its class where that has a rule, else the rule of its family in this set, or None.
 
         Raises:
           DuplicateRule: there are both.
@@ -194,7 +171,7 @@ class ExtensionRuleSet(Sealed):
                 needed="one rule for each family",
                 fix="Leave the family out of the rule set.",
             )
-        return _OWN_RULE
+        return type(op)
 
     def is_rule_registered(self, family_id: str) -> bool:
         """Whether the set has a rule for the family."""
@@ -307,7 +284,7 @@ def _rule(op: ExtensionOp, name: str) -> AbstractContextManager[None]:
 
 
 def linearize(
-    rule: ExtensionAdRule,
+    rule: AnyRule,
     op: ExtensionOp,
     levels: Levels,
     primals: Sequence[jax.Array],
@@ -319,7 +296,7 @@ def linearize(
         with _rule(op, "linearize"):
             results = rule.linearize(op, tuple(primals), tuple(outs), tuple(tangents))
         return list(checked_sequence(results, op, "linearize", op.output_count))
-    if rule is _OWN_RULE:
+    if isinstance(rule, type):
         with _rule(op, "linearize"):
             own = op.mapped_tangents(functools.partial(over, levels), primals, tangents)
         if own is not None:
@@ -334,7 +311,7 @@ def linearize(
 
 
 def transposed(
-    rule: ExtensionAdRule,
+    rule: AnyRule,
     op: ExtensionOp,
     levels: Levels,
     cotangents: Sequence[jax.Array | None],
