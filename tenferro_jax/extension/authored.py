@@ -262,18 +262,15 @@ class Authored:
         needed = f"function({', '.join([*words, *star, *self.payload])})"
         if not callable(function):
             raise self.error(f"{function!r:.100} as {what}", needed)
-        try:
-            signature = inspect.signature(function)
-        except (ValueError, TypeError):  # C code has none
+        if fixed != words:  # of any number of arrays; it may take some numbers alone
             return
-        # A function of any number of arrays may take rules for some numbers alone.
-        for count in [0] if fixed == words else range(9):
-            try:
-                signature.bind(*fixed, *[0] * count, **self.payload)
-                return
-            except TypeError as error:
-                problem = error
-        raise self.error(f"{what} with the parameters {signature}: {problem}", needed)
+        try:
+            inspect.signature(function).bind(*words, **self.payload)
+        except ValueError:  # C code has no signature
+            return
+        except TypeError as error:
+            has = inspect.signature(function)
+            raise self.error(f"{what} with the parameters {has}: {error}", needed) from error
 
     def split(
         self, args: tuple[PyTree, ...], payload: dict[str, Any]
@@ -379,15 +376,15 @@ class Authored:
         """`value`, whose vmap is the author's rule if there is one."""
         if self.vmap is None:
             return value
-        element: list[PyTree] = []  # the result of one element, which JAX traces before the rule
+        declined: list[bool] = []  # of one element, which JAX traces before the rule
 
         def remembered(*xs: PyTree) -> PyTree:
             made = value(*xs)
-            element[:] = [jax.tree.map(lambda x: struct(meta_of(x)), made)]
+            declined[:] = [made is None]
             return made
 
         def rule(size: int, in_batched: list[PyTree], *args: PyTree) -> tuple[PyTree, PyTree]:
-            if element[0] is None:  # the function declines
+            if declined[0]:
                 return None, None
             with run_as(Method(LOWERING, f"def_vmap of {self.place}")):
                 made = self.vmap(size, in_batched, *args, **payload)
@@ -396,26 +393,7 @@ class Authored:
                     f"def_vmap, which returned {shown(made)}",
                     "(results, which of them are batched)",
                 )
-            like, outs = element[0], made[0]
-            try:
-                batched = jax.tree.broadcast(made[1], outs)
-                fits = jax.tree.map(
-                    lambda x, b, s: meta_of(x) == meta_of(s)._replace(shape=(size,) * b + s.shape),
-                    outs,
-                    batched,
-                    like,
-                )
-            except (ValueError, TypeError):
-                fits = False
-            if not jax.tree.all(fits):
-                batch = jax.tree.map(
-                    lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), like
-                )
-                raise self.error(
-                    f"def_vmap, which returned {shown(outs)}, batched: {made[1]}",
-                    f"{shown(batch)}, or without the first axis where it says False",
-                )
-            return outs, batched
+            return made[0], jax.tree.broadcast(made[1], made[0])
 
         mapped: Any = jax.custom_batching.custom_vmap(remembered)
         mapped.def_vmap(rule)

@@ -13,9 +13,7 @@ from ext_tropical import tropical_einsum
 from tenferro_jax import TensorMeta, host_errors, routes, trace
 from tenferro_jax.engine import Engine
 from tenferro_jax.errors import (
-    BackendFailure,
     DTypeError,
-    ExtensionLoweringError,
     InvalidConfig,
     ShapeError,
     Unsupported,
@@ -278,25 +276,6 @@ def test_host_errors_leaves_other_errors_alone():
         raise ZeroDivisionError
     with pytest.raises(jax.errors.JaxRuntimeError, match="out of paper"), host_errors():
         raise jax.errors.JaxRuntimeError("out of paper")
-
-
-@pytest.mark.clause("X8.8")
-def test_any_error_of_the_author_becomes_a_backend_failure():
-    Refusing = made(
-        "Refusing",
-        HostCumulate,
-        family_id="test-package.refusing.v1",
-        eager_execute=lambda self, x: throw(
-            ExtensionLoweringError("a class of the library, raised in the wrong place")
-        ),
-    )
-
-    error = ends_in(
-        lambda: apply(Refusing(), X),
-        BackendFailure,
-        r"test-package\.refusing\.v1.*in the wrong place",
-    )
-    assert isinstance(error.value.__cause__, ExtensionLoweringError)
 
 
 @pytest.mark.cpu

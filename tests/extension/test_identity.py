@@ -16,8 +16,6 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from tenferro_jax import TensorMeta, trace
 from tenferro_jax.errors import InvalidConfig, MalformedFamilyId
@@ -39,7 +37,6 @@ from tenferro_jax.payload_text import from_payload_json, payload_json
 
 from ..extension_ops import ScaledSquare
 from ..helpers import each_ends_in, ends_in, made
-from ..sweep import times
 
 
 class Color(enum.Enum):
@@ -77,18 +74,6 @@ class Holder(ExtensionOp):
     value: object | Color | Mode | Loose | Inner | Sized | ScaledSquare = None
 
     def lower_to_standard_ops(self, x):
-        if isinstance(self.value, bool | int | float):
-            return [
-                x
-                + jnp.asarray(
-                    1.0
-                    if isinstance(self.value, float)
-                    else 2.0
-                    if isinstance(self.value, bool)
-                    else 3.0,
-                    x.dtype,
-                )
-            ]
         return [x]
 
 
@@ -105,13 +90,6 @@ DISTINCT = [
     np.array([1]), np.float32(1), np.array([[1]]),
     jax.export.symbolic_shape("n")[0], ScaledSquare(1.0), ScaledSquare(2.0),
 ]  # fmt: skip
-
-
-@pytest.mark.clause("X5.6")
-def test_equal_looking_payloads_run_their_own_program():
-    x = np.zeros(())
-    for run in (lambda op: apply(op, x)[0], lambda op: jax.jit(lambda x: apply(op, x)[0])(x)):
-        assert [float(run(Holder(v))) for v in (1, 1.0, True)] == [3.0, 1.0, 2.0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -803,22 +781,16 @@ def test_a_class_below_an_op_may_be_another_family_or_the_same_op(base):
 
 
 @pytest.mark.clause("X5.12")
-def test_what_is_seen_only_when_the_class_is_complete_is_refused_where_the_op_is_used():
+def test_one_more_field_is_another_op():
     @dataclasses.dataclass(frozen=True)
     class More(BASES[HAND]):
         more: int = 0
 
-    kept = extension_op(
-        package="test-package", name="kept", version=1
-    )  # a decorator that waits: the class below may be its own
-    late = type("Late", (BASES[HAND],), {"factor": PARTS["factor"]})
-    for op, other in ((More(1.0), "more"), (late(1.0), "factor")):
-        ends_in(
-            (lambda op=op: apply(op, 1.0), lambda op=op: ExtensionFactory(type(op)).family_id),
-            InvalidConfig,
-            rf"with another {other}; needed a family_id of its own",
-        )
-    assert apply(kept(late)(1.0), 1.0)[0] == -1.0
+    ends_in(
+        (lambda: apply(More(1.0), 1.0), lambda: ExtensionFactory(More).family_id),
+        InvalidConfig,
+        "with another more; needed a family_id of its own",
+    )
 
 
 ANYTHING = object | Color | Mode | Loose | Inner | Sized | ScaledSquare
@@ -946,39 +918,9 @@ def test_ops_are_equal_exactly_when_types_and_bits_are(cls):
             assert (a != b) == (i != j)
     assert [places[op] for op in again] == [*range(len(ops))]
     assert list(map(hash, ops)) == list(map(hash, again))
-
-
-leaves = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-2, 2),
-    st.floats(allow_nan=True) | st.sampled_from(NANS),
-    st.complex_numbers(),
-    st.text(max_size=1),
-    st.binary(max_size=1),
-    st.sampled_from([*Color, *Mode, np.dtype("int8"), np.dtype("bool")]),
-    st.builds(
-        lambda x, dtype: np.array([x]).astype(dtype),
-        st.integers(0, 2),
-        st.sampled_from(["int8", "bool", "float32", "bfloat16"]),
-    ),
-    st.builds(lambda x: Inner(np.array(x)), st.sampled_from(NANS)),
-)
-values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=2).map(tuple), max_leaves=4)
-
-
-@pytest.mark.clause("X5.6", "X5.11")
-@given(values, values, st.sampled_from(CLASSES), st.sampled_from(CLASSES))
-@example(NANS[2], NANS[2], ByHand, ByHand)
-@settings(max_examples=times(300))
-def test_generated_ops_are_equal_exactly_when_types_and_bits_are(v, w, one, other):
-    a, b = one(v), other(w)
-    same = one is other and are_same(a.v, b.v)
-    assert (a == b) == (b == a) == ({a: 1}.get(b) == 1) == same
-    assert a == one(same_again(v))
-    assert one is not other or same == (payload_json(a) == payload_json(b))
-    for cls in (one, other):
-        assert from_payload_json(payload_json(cls(v)), cls) == cls(v)
+    texts = list(map(payload_json, ops))
+    assert len(set(texts)) == len(ops)
+    assert texts == list(map(payload_json, again))
 
 
 @pytest.mark.clause("X5.11")

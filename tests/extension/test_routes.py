@@ -12,7 +12,6 @@ import pytest
 from tenferro_jax import from_wire, routes, to_wire, trace
 from tenferro_jax.engine import Engine
 from tenferro_jax.errors import (
-    BackendFailure,
     ExtensionRegistryError,
     InvalidConfig,
     MalformedFamilyId,
@@ -34,7 +33,7 @@ from tenferro_jax.shapes import TensorMeta
 from tenferro_jax.tensor import TracedTensor
 
 from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSquare, sine_kernel
-from ..helpers import each_ends_in, ends_in, made, throw
+from ..helpers import each_ends_in, ends_in, made
 
 X = np.ones((2, 3))
 HERE = current_platform()
@@ -367,27 +366,6 @@ def test_what_is_not_selected_never_runs():
         ),
         (lambda: Engine(runtimes=[]), InvalidConfig, "ExtensionRuntimeSet"),
     )
-
-
-@pytest.mark.clause("X8.6", "X8.8")
-def test_the_host_form_runs_directly_where_a_lowering_declines():
-    Declining = made(
-        "Declining",
-        HostCumulate,
-        family_id="test-package.declining.v1",
-        lower_to_standard_ops=lambda self, x: [x] if x.shape[-1] == 2 else None,
-        eager_execute=lambda self, x: throw(LookupError("no table")),
-    )
-
-    assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
-    for _ in range(2):
-        error = ends_in(
-            lambda: apply(Declining(), np.ones(3)),
-            BackendFailure,
-            r"declining.*LookupError: no table",
-        )
-        assert isinstance(error.value.__cause__, LookupError)
-    assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.cpu
