@@ -18,7 +18,7 @@ from jax.tree_util import PyTreeDef
 
 from ..errors import InvalidConfig
 from ..jax_seam import lacks_derivative
-from ..shapes import TensorMeta, is_inexact, meta_of, struct
+from ..shapes import TensorMeta, is_inexact
 from .contract import LOWERING, Method, ShardingRule, run_as
 from .nesting import PyTree, missing, structure_of
 
