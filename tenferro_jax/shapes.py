@@ -215,55 +215,27 @@ def as_array(value: object, where: str) -> Any:
         array = jnp.asarray(value)
         narrow = [] if x64_enabled() or array.dtype.kind not in "iu" else jax.tree.leaves(value)
         leaves = [np.asarray(leaf) for leaf in narrow if not isinstance(leaf, int | jax.Array)]
-    except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, OverflowError):
-            raise _overflow(where, value, error) from error
+    except OverflowError as error:
+        raise DTypeError(
+            where=where,
+            given=f"a {type(value).__name__}: {error}",
+            needed="integers of 64 bits, of 32 bits while 64-bit types are off, that fit into the "
+            "dtype of the NumPy data among them",
+            fix="Scale the integers, or pass floats or a NumPy array of their dtype.",
+        ) from error
+    except (TypeError, ValueError) as error:
         raise _no_array(where, f"{type(value).__name__}: {error}") from error
     for leaf in leaves:
         if leaf.dtype.itemsize == 8 and leaf.size:
             known = np.iinfo(array.dtype)
             if leaf.min() < known.min or leaf.max() > known.max:
-                raise _too_wide(where, leaf.min(), leaf.max())
+                raise DTypeError(
+                    where=where,
+                    given=f"integers from {leaf.min()} to {leaf.max()} while 64-bit types are off",
+                    needed="64-bit types on, or integers that fit into 32 bits",
+                    fix="Run under jax.enable_x64(True), or scale the integers.",
+                )
     return array
-
-
-def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
-    """The error for integers that do not fit: into int64, without 64-bit types into int32, or into
-    the dtype of NumPy data.
-    """
-    leaves = [
-        np.ravel(leaf)
-        for leaf in jax.tree.leaves(value)
-        if isinstance(leaf, int | np.integer | np.ndarray)
-    ]
-    integers = [int(x) for leaf in leaves if leaf.dtype.kind in "iuO" for x in leaf]
-    farthest = max(integers, key=lambda x: max(x, ~x), default=0)
-    bits = max(farthest, ~farthest).bit_length()
-    if bits > 63:
-        given = f"an integer of {bits} bits" if bits > 128 else f"the integer {farthest}"
-        return DTypeError(
-            where=where,
-            given=given,
-            needed="at most 2**63 - 1, at least -2**63, or a NumPy array of uint64",
-            fix="Scale the integers, or pass floats.",
-        )
-    if bits > 31 and not x64_enabled():
-        return _too_wide(where, min(integers), max(integers))
-    return DTypeError(
-        where=where,
-        given=f"a {type(value).__name__}: {error}",
-        needed="integers that fit into the dtype of the NumPy data among them",
-        fix="Convert with numpy.asarray first.",
-    )
-
-
-def _too_wide(where: str, lowest: int, highest: int) -> DTypeError:
-    return DTypeError(
-        where=where,
-        given=f"integers from {lowest} to {highest} while 64-bit types are off",
-        needed="64-bit types on, or integers that fit into 32 bits",
-        fix="Run under jax.enable_x64(True), or scale the integers.",
-    )
 
 
 def _no_array(
