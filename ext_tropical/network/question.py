@@ -57,8 +57,11 @@ class Question(ExtensionOp):
     dtypes, the split over devices and the native call follow; `in_loops` answers in standard ops.
     """
 
-    plan: str
-    """The plan as text, a field of most families."""
+    @property
+    def text(self) -> str:
+        """The plan as text: a field of most families, and no field here, where it has none."""
+        this: Any = self
+        return this.plan
 
     @property
     def algebra(self) -> Any:
@@ -82,7 +85,7 @@ class Question(ExtensionOp):
     @property
     def network(self) -> Plan:
         """The plan, without sizes."""
-        return plan_in(self.plan, self.place_of())
+        return plan_in(self.text, self.place_of())
 
     @property
     def chosen(self) -> Sequence[int]:
@@ -94,7 +97,7 @@ class Question(ExtensionOp):
         shapes = tuple(tuple(x.shape) for x in inputs[: len(self.network.terms)])
         # An equality of symbolic sizes is a guard of each call.
         plan = _planned if are_numbers(inputs) else planned
-        return plan(self.plan, shapes, self.place_of())
+        return plan(self.text, shapes, self.place_of())
 
     def extents(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
         """The sizes of axes without labels, beside those of assignments."""
