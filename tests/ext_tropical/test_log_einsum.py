@@ -370,21 +370,26 @@ def test_products_are_the_sums_over_all_candidates(kind):
     else:
         a, b, _ = matrices(kind, (40, 24, 50))
     log = LogEinsum(T, "ij,jk->ik", True)
-    _, reference, _ = outs = log.lower_to_standard_ops(a, b)
-    for got, want in zip(outs, log.from_candidates(a, b), strict=True):
-        if got is outs[0] or kind == "infinite":
-            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
-    factors = {
-        Place.LHS: rng.normal(size=a.shape),
-        Place.RHS: rng.normal(size=b.shape),
-        Place.OUT: rng.normal(size=reference.shape),
-    }
-    for places, output in (
-        ((Place.LHS,), Place.OUT),
-        ((Place.OUT, Place.RHS), Place.LHS),
-        ((Place.LHS, Place.OUT), Place.LHS),
-    ):
-        op = WeightedSum(log_sum_exp(T), "ij,jk->ik", places, output)
-        given = (a, b, reference, *map(factors.get, places))
-        got, want = op.lower_to_standard_ops(*given)[0], op.from_candidates(*given)
+    shapes = a.shape, b.shape, (len(a), b.shape[1])
+    factors = [rng.normal(size=shape) for shape in shapes]
+
+    @jax.jit
+    def pairs(a, b, *factors):
+        factors = dict(zip(Place, factors, strict=True))
+        outs = log.lower_to_standard_ops(a, b)
+        found = list(zip(outs, log.from_candidates(a, b), strict=True))
+        for places, output in (
+            ((Place.LHS,), Place.OUT),
+            ((Place.OUT, Place.RHS), Place.LHS),
+            ((Place.LHS, Place.OUT), Place.LHS),
+        ):
+            op = WeightedSum(log_sum_exp(T), "ij,jk->ik", places, output)
+            given = (a, b, outs[1], *map(factors.get, places))
+            found.append((op.lower_to_standard_ops(*given)[0], op.from_candidates(*given)))
+        return found
+
+    value, *sums, first, second, third = pairs(a, b, *factors)
+    for got, want in (value, *(sums if kind == "infinite" else ())):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+    for got, want in (first, second, third):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
