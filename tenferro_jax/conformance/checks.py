@@ -29,11 +29,6 @@ class Check(NamedTuple):
     advice: str = ""
 
     @property
-    def is_of_ops_alone(self) -> bool:
-        """Whether no plain function has this check, though one could be called in the same way."""
-        return self.name in OF_OPS_ALONE
-
-    @property
     def name(self) -> str:
         """Name of the check."""
         return self.run.__name__.removesuffix("_of_function")
@@ -111,6 +106,7 @@ OF_OPS_ALONE = (
     "named_sharding",
     "explicit_mesh",
 )
+"""What no plain function has, though it could be called in the same way."""
 
 PURPOSE = " Leave this check out by only=, if the derivative differs on purpose."
 ALONE = "Use only what JAX can do in the function, or give a rule of its own."

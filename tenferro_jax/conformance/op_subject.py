@@ -69,6 +69,7 @@ class OpSubject(Subject):
             self.examples = tuple(map(in_32_bits, self.examples))
         if isinstance(self.op, FunctionExtension):
             self.source = self.op.function
+            self.in_words = functools.partial(in_words_of, self.op)
             wide = self.op.function.infer is None and all_wide(self.examples[0])
             self.given_wide = self.users_x64 and wide
             at = cast(self.examples[0], self.wide)
@@ -215,10 +216,6 @@ class OpSubject(Subject):
         alone = self.runtimes.only(RouteKind.LOWERING)
         return apply(self.op, *arrays, rules=self.rules, runtimes=alone)
 
-    def in_words(self, text: str) -> str:
-        """The text in the words of the op's author."""
-        return in_words_of(self.op, text)
-
     def require_derivatives(self, *, linearized: bool) -> None:
         """Raise NotApplicable if there is no rule, or none that linearizes."""
         if not is_stated(self.rule(), self.op, "linearize") and linearized:
@@ -248,7 +245,7 @@ def _called(op: FunctionExtension, *arrays: Array) -> tuple[jax.Array, ...]:
 TWICE = re.compile(r"\b([\w ]+?)(?:, or what| or|, or write) \1\b(?: emits,)?")
 
 
-def in_words_of(op: ExtensionOp, text: str) -> str:
+def in_words_of(op: FunctionExtension, text: str) -> str:
     """The text with the names under which the author of the op gave its parts.
 
     Example:
@@ -258,8 +255,6 @@ def in_words_of(op: ExtensionOp, text: str) -> str:
       ...     soft.op(), "Correct transpose_rule or linearize.")
       'Correct defjvp.'
     """
-    if not isinstance(op, FunctionExtension):
-        return text
     given = op.function
     rule = "defjvp" if given.jvp else "bwd" if given.fwd else ""
     rule = rule or ("def_transpose" if given.transpose else "the function")

@@ -68,6 +68,7 @@ class Subject(abc.ABC):
       users_x64: whether 64-bit types were on when the check began.
       given_wide: whether 64-bit types were on, and all floating inputs were given in float64.
       source: the author's Python function; None if there is none.
+      in_words: gives the text of a finding in the words of the author.
       tied: what is left out because programs hold NumPy arrays, see `tied_to_the_setting`; or "".
     """
 
@@ -91,6 +92,7 @@ class Subject(abc.ABC):
     given_wide: bool = dataclasses.field(default=False, init=False)
     tied: str = dataclasses.field(default="", init=False)
     source: object = dataclasses.field(default=None, init=False)
+    in_words: Callable[[str], str] = dataclasses.field(default=str, init=False)
 
     def __post_init__(self) -> None:
         self._results: dict[Any, tuple[np.ndarray, ...]] = {}
@@ -149,10 +151,6 @@ class Subject(abc.ABC):
         """The outputs of which a derivative is the derivative."""
         return self.values(*arrays)
 
-    def in_words(self, text: str) -> str:
-        """The text of a finding in the words of the author."""
-        return text
-
     def require_derivatives(self, *, linearized: bool) -> None:  # noqa: B027
         """Raise NotApplicable if there is no rule."""
 
@@ -183,7 +181,8 @@ class Subject(abc.ABC):
 
     def axes_text(self, axes: Axes) -> str:
         """The mapped axes in words."""
-        return f"in_axes={axes}"
+        mapped = [f"axis {a} of {self.names((i,))}" for i, a in enumerate(axes) if a is not None]
+        return f"over {' and '.join(mapped)}"
 
     def names(self, mask: Sequence[int]) -> str:
         """The inputs of a mask, in words."""
@@ -439,11 +438,6 @@ class FunctionSubject(Subject):
             text = jax.tree_util.keystr(tuple(path[of.idx :]))
             found.append(f"argument {path[0].idx}{text}" if of.idx else f"the function's {text}")
         return " and ".join(found)
-
-    def axes_text(self, axes: Axes) -> str:
-        """The mapped axes in words."""
-        mapped = [f"axis {a} of {self.names((i,))}" for i, a in enumerate(axes) if a is not None]
-        return f"over {' and '.join(mapped)}"
 
 
 def _is_random_key(leaf: Any) -> bool:
