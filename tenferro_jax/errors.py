@@ -251,12 +251,13 @@ class MalformedFamilyId(RegistrationError, ExtensionRegistryError):
 
     def __init__(self, family_id: object, *, column: int | None = None, problem: str):
         self.family_id = family_id
-        pointer = "" if column is None else f"\n  {family_id}\n  {' ' * column}^\n"
+        pointer = f"The id goes wrong here:\n  {family_id}\n  {' ' * (column or 0)}^"
         super().__init__(
             where="family_id",
-            given=f"{family_id!r}: {problem}{pointer}",
+            given=f"{family_id!r}: {problem}",
             needed="'<package>.<op>.v<major>', ASCII without spaces, for example "
             "'my-package.soft_sort.v1'",
+            fix="" if column is None else pointer,
         )
 
 

@@ -135,7 +135,7 @@ def test_every_dependency_has_a_reason():
 def test_links_lead_somewhere(page):
     path = ROOT / page
     for target in re.findall(
-        r"\]\(([^)#]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        r"\]\(([^)#:]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     ):
         assert (path.parent / target).exists(), target
 

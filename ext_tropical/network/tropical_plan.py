@@ -80,7 +80,7 @@ def plan_tropical_einsum(
       step  operands  equation   multiplications  entries
          3  0, 1      ij,jk->ik          1048576     8192
          4  2, 3      kl,ik->il           524288     4096
-      1572864 multiplications, at most 8192 entries at once, order ij,jk,kl->il
+      1572864 multiplications, at most 8192 entries at once, equation ij,jk,kl->il
       16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
       at most 819200 bytes at once beside the operands
     """

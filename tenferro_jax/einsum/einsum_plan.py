@@ -83,7 +83,7 @@ class Plan:
       step  operands  equation   multiplications  entries
          3  1, 2      jk,kl->jl             8192      128
          4  0, 3      ij,jl->il             1024       16
-      9216 multiplications, at most 128 entries at once, order ij,jk,kl->il
+      9216 multiplications, at most 128 entries at once, equation ij,jk,kl->il
     """
 
     equation: Equation
@@ -120,10 +120,10 @@ class Plan:
             "  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True))
             for row in (head, *rows)
         ]
-        order = shortened(self.equation.shown(self.equation.explicit))
+        whole = shortened(self.equation.shown(self.equation.explicit))
         end = (
             f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, "
-            f"order {order}"
+            f"equation {whole}"
         )
         return "\n".join([*table, end])
 

@@ -112,10 +112,10 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
         shown, place = f"...{text[start : column + 40]}...", column - start + 3
     raise InvalidConfig(
         where=f"einsum equation, character {column}",
-        given=f"{problem}\n  {shown}\n  {' ' * place}^\n",
+        given=problem,
         needed="terms of letters separated by commas, and optionally '->' with the output labels, "
         "as in 'bij,bjk->bik'",
-        fix=fix,
+        fix=f"{fix}\n  {shown}\n  {' ' * place}^",
     )
 
 

@@ -178,7 +178,7 @@ def test_plans_are_values():
     assert hash(plan_einsum(CHAIN, SHAPES)) == hash(plan_einsum(CHAIN, SHAPES))
     lines = str(plan_einsum("ij,jk->ik", [(2, 3), (3, 4)])).splitlines()
     assert lines[1].split() == ["2", "0,", "1", "ij,jk->ik", "24", "8"]
-    assert lines[2] == "24 multiplications, at most 8 entries at once, order ij,jk->ik"
+    assert lines[2] == "24 multiplications, at most 8 entries at once, equation ij,jk->ik"
 
 
 def test_cotengra_plans():

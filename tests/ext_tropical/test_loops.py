@@ -78,7 +78,7 @@ def check_search(plan, semiring, tables, large=None):
 @pytest.mark.parametrize("seed", range(times(6)))
 def test_values_winners_and_coordinates(seed):
     semiring = SEMIRINGS[seed % len(SEMIRINGS)]
-    dtype = DTYPES[seed // 5 % 5] if semiring.name != "or_and" else "bool"
+    dtype = DTYPES[seed // len(SEMIRINGS) % len(DTYPES)] if semiring.name != "or_and" else "bool"
     plan, tables = network(seed, dtype)
     check_search(plan, semiring, tables)
 

@@ -507,7 +507,7 @@ number.
 
 def test_every_op_has_a_case():
     assert {type(op) for op, _, _ in CASES} | KEYED == set(VOCABULARY)
-    assert len(VOCABULARY) == len(set(VOCABULARY)) == 155
+    assert len(VOCABULARY) == len(set(VOCABULARY))
 
 
 @pytest.mark.few(60)
@@ -520,7 +520,8 @@ def test_value_inference_and_graph(op, inputs, oracle):
     assert op.infer(*(meta_of(x) for x in inputs)) == tuple(map(meta_of, got))
     assert len(got) == len(want) == (len(inputs) if op.output_count is None else op.output_count)
     graph = trace(lambda *xs: op.apply(*xs), *inputs)
-    assert type(op) in SEVERAL or op in {node.op for node in graph.nodes}
+    ops = {node.op for node in graph.nodes}
+    assert type(op) in SEVERAL or op in ops, "made of several primitives? Then add it to SEVERAL"
     rtol = 1e-7 if type(op) in BY_DIFFERENCES else 1e-12
     if isinstance(op, window.SelectAndGatherAdd) and jax.default_backend() != "cpu":
         rtol = 1e-6  # JAX keeps 20 bits of a float64 there, with a warning
