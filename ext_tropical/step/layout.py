@@ -151,10 +151,10 @@ def _sorted(equation: Equation) -> MatmulLayout:
         text = equation.text
         raise InvalidConfig(
             where=f"equation of a tropical step, character {column}",
-            given=f"{given}\n  {text}\n  {' ' * column}^\n",
+            given=given,
             needed="one or two operands, no label twice in one, and with two each label in at "
             "least two of lhs, rhs and output",
-            fix=fix,
+            fix=f"{fix}\n  {text}\n  {' ' * column}^",
         )
     output, left = equation.output, equation.inputs[0]
     contracted = "".join(label for label in left if label not in output)

@@ -427,7 +427,7 @@ def test_plans_speak_the_labels_that_were_written():
     plan = plan_tropical_einsum(*written, slices=4)
     assert plan.slices > 1
     for text in (str(plan), str(pickle.loads(pickle.dumps(plan)))):
-        assert "order 3 7,7 20,20 4->3 4" in text
+        assert "equation 3 7,7 20,20 4->3 4" in text
         assert re.search(r" of (7|20)\b", text)
         assert not re.search(r"\b[abcd]{1,2}(,|->)|of [abcd]\b", text)
     assert "'3 7,7 20,20 4->3 4'" in repr(plan)
@@ -444,7 +444,7 @@ def test_plans_speak_the_labels_that_were_written():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "order"),
+    ("arguments", "equation"),
     [
         (("ij,jk->ik", X, Y), "ij,jk->ik"),
         ((X, [0, 1], Y, [1, 2]), "0 1,1 2->0 2"),
@@ -453,5 +453,5 @@ def test_plans_speak_the_labels_that_were_written():
         ((X, [0, 1], Y, [1, 2], Y, [1, 2], []), "0 1,1 2,1 2->"),
     ],
 )
-def test_the_order_of_a_plan(arguments, order):
-    assert str(plan_tropical_einsum(*arguments)).splitlines()[-2].endswith(f"order {order}")
+def test_the_equation_of_a_plan(arguments, equation):
+    assert str(plan_tropical_einsum(*arguments)).splitlines()[-2].endswith(f"equation {equation}")
