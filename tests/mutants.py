@@ -13,7 +13,7 @@ slow: those that the quick tests let live are judged by the slow tests.
 
 After a change of the code, `--draw RESULTS.jsonl` judges the mistakes of an earlier draw again: each is
 found by its function and by what was done there, whatever file the function is in now; one whose code
-is gone is counted as gone.
+is gone is counted as gone. Those that a test told of come first, judged by that test before all others.
 """
 
 from __future__ import annotations
@@ -174,18 +174,24 @@ def sample(count: int, seed: int) -> list[Mistake]:
     return random.Random(seed).sample(mistakes(), count)
 
 
-def again(draw: pathlib.Path) -> tuple[list[Mistake], int]:
-    """The mistakes of an earlier draw in the code of now, and how many are gone with their code."""
+def again(draw: pathlib.Path) -> tuple[dict[Mistake, str], int]:
+    """The mistakes of an earlier draw in the code of now, each with the test that told of it or "",
+    and how many are gone with their code.
+    """
     rows = [json.loads(row) for row in draw.read_text().splitlines()]
-    drawn = dict.fromkeys(Mistake(**{n: row[n] for n in Mistake._fields}) for row in rows)
+    rows.sort(key=lambda row: not row.get("killed by"))
+    drawn = {
+        Mistake(**{n: row[n] for n in Mistake._fields}): row.get("killed by") or "" for row in rows
+    }
     now: dict[tuple[str, str], list[Mistake]] = collections.defaultdict(list)
     for mistake in mistakes():
         now[mistake.function, mistake.what].append(mistake)
-    found = []
-    for old in drawn:
+    found = {}
+    for old, test in drawn.items():
         same = now[old.function, old.what]
         here = [m for m in same if m.file == old.file] or same
-        found += [m for m in here if m.occurrence == old.occurrence][:1] or here[:1]
+        for m in [m for m in here if m.occurrence == old.occurrence][:1] or here[:1]:
+            found[m] = test
     return found, len(drawn) - len(found)
 
 
@@ -336,15 +342,21 @@ def _node(case: ElementTree.Element) -> str:
 
 
 def judged(
-    mistake: Mistake, repository: pathlib.Path, reach: Reach, arguments: argparse.Namespace
+    mistake: Mistake,
+    before: str,
+    repository: pathlib.Path,
+    reach: Reach,
+    arguments: argparse.Namespace,
 ) -> dict:
-    """What became of one mutant: its line, what was done, and the test that told of it,
-    if any did.
+    """What became of one mutant: its line, what was done, and the test that told of it, if any did;
+    the test that told of it before comes first, in whatever file it is now.
     """
     file = mistake.file
     source = (ROOT / file).read_text()
     text, lines, done = mutated(source, mistake.number)
-    batches = reach.batches(file, lines)
+    name = before.partition("::")[2]
+    same = [test for test in reach.times if name and test.partition("::")[2] == name]
+    batches = [[before] if before in same else same[:1], *reach.batches(file, lines)]
     (repository / file).write_text(text)
     try:
         killer = told_by(
@@ -377,7 +389,9 @@ def main() -> None:
         else []
     )
     drawn, gone = (
-        again(arguments.draw) if arguments.draw else (sample(arguments.count, arguments.seed), 0)
+        again(arguments.draw)
+        if arguments.draw
+        else (dict.fromkeys(sample(arguments.count, arguments.seed), ""), 0)
     )
     done = {
         (row["file"], row["number"])
@@ -395,7 +409,7 @@ def main() -> None:
         def judge(mistake: Mistake) -> dict:
             repository = free.get()
             try:
-                return judged(mistake, repository, reach, arguments)
+                return judged(mistake, drawn[mistake], repository, reach, arguments)
             finally:
                 free.put(repository)
 
