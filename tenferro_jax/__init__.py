@@ -73,7 +73,7 @@ else:  # a checker of types would take every name
             "tenferro_jax.errors.ShapeError": "PlaceholderRankMismatch PlaceholderShapeMismatch "
             "ShapeConstraintViolation UndecidedDimensionError",
             "tenferro_jax.errors.Unsupported": "Limitation",
-            "tenferro_jax.grad": "AdContext",
+            "tenferro_jax.ad.": "AdContext",
             "tenferro_jax.conformance.": "ConformanceReport",
             "tenferro_jax.einsum.": "Equation Plan Step parse_equation parse_interleaved",
             "tenferro_jax.engine.": "CacheStats Engine ExecProgram compile_std_to_exec",

@@ -6,6 +6,7 @@ or cotangent of an inactive leaf is None, as argument and as result.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 from .errors import InvalidConfig, TenferroError, Unsupported
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
-from .shapes import PyTree, is_inexact, struct
+from .shapes import PyTree, is_inexact, struct, x64_enabled
 from .tracing import trace
 
 Argnums = int | Sequence[int] | None
@@ -192,6 +193,56 @@ def linearize(
 
     primal = active.traced(first, *graph.input_specs)
     return primal, active.traced(second, primal.output_specs[1], *active.tangent_specs)
+
+
+class AdContext:
+    """Derivatives with one rule set, kept in a bounded cache: equal requests are traced once.
+    `cache_info()` and `cache_clear()` are those of functools.lru_cache.
+
+    Args:
+      rules: AD rules of the extensions, instead of those of the graphs; None: each graph's own
+        rules.
+      capacity: how many derivatives are kept; the least recently used one is dropped first.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> context, square = AdContext(), trace(lambda x: x * x, jnp.float32(0))
+      >>> context.grad(square) == context.grad(square), context.cache_info().hits
+      (True, 1)
+    """
+
+    def __init__(self, rules: ExtensionRuleSet | None = None, capacity: int = 128):
+        require_rules(rules, "AdContext")
+
+        def derived(
+            transform: Callable[..., Any], graph: Graph, argnums: Argnums, x64: bool, own: object
+        ) -> Any:
+            return transform(graph, argnums, rules=rules)
+
+        self._derived = functools.lru_cache(capacity)(derived)
+        self.cache_info, self.cache_clear = self._derived.cache_info, self._derived.cache_clear
+
+    def _of(self, transform: Callable[..., Any], graph: Graph, argnums: Argnums) -> Any:
+        require_graph(graph, f"AdContext.{transform.__name__}")
+        given = tuple(argnums) if isinstance(argnums, list) else argnums
+        # Equal graphs may have other rules, and 64-bit types may be off now.
+        return self._derived(transform, graph, given, x64_enabled(), graph.rules)
+
+    def grad(self, graph: Graph, argnums: int | Sequence[int] = 0) -> Graph:
+        """As `grad`."""
+        return self._of(grad, graph, argnums)
+
+    def jvp(self, graph: Graph, argnums: Argnums = None) -> Graph:
+        """As `jvp`."""
+        return self._of(jvp, graph, argnums)
+
+    def vjp(self, graph: Graph, argnums: Argnums = None) -> Graph:
+        """As `vjp`."""
+        return self._of(vjp, graph, argnums)
+
+    def linearize(self, graph: Graph, argnums: Argnums = None) -> tuple[Graph, Graph]:
+        """As `linearize`."""
+        return self._of(linearize, graph, argnums)
 
 
 class _Active:

@@ -8,10 +8,11 @@ import numpy as np
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
 from tenferro_jax import trace
+from tenferro_jax.ad import AdContext
 from tenferro_jax.errors import ADRuleError, InvalidConfig
 from tenferro_jax.extension import ExtensionRuleSet, apply
 
-from .extension_ops import RULES, Bilinear
+from .extension_ops import RULES, Bilinear, ScaledSquare
 from .helpers import ends_in
 from .oracles import brute_force, central_difference
 
@@ -128,6 +129,22 @@ def test_linearize_is_the_jvp_in_two_parts():
     )
     residuals = tj.linearize(product)[0].to_jax()(np.eye(2), np.eye(2))[1]
     assert [r.dtype.kind for r in residuals]
+
+
+def test_the_context_traces_a_derivative_once_for_each_rule_set():
+    context = AdContext(capacity=2)
+    square = trace(lambda x: (x * x).sum(), np.ones(3))
+    assert context.grad(square) is context.grad(trace(lambda y: (y * y).sum(), np.ones(3)))
+    context.jvp(square)
+    context.vjp(square, [0])
+    context.linearize(square)
+    assert context.cache_info() == (1, 4, 2, 2)
+    bare = trace(lambda a: apply(ScaledSquare(2.0), a)[0].sum(), np.ones(3))
+    for _ in range(2):  # equal graphs with other rules have other derivatives
+        ends_in(lambda: context.grad(bare), ADRuleError)
+        ruled = context.grad(bare.with_rules(RULES)).to_jax()
+        np.testing.assert_array_equal(ruled(np.ones(3)), np.full(3, 4.0))
+    np.testing.assert_array_equal(AdContext(RULES).grad(bare).to_jax()(np.ones(3)), np.full(3, 4.0))
 
 
 def test_complex_gradients_are_those_of_jax():
