@@ -15,6 +15,9 @@ from ext_tropical import best_assignment, tropical_einsum
 
 from ..oracles import ALGEBRAS, central_difference, object_einsum
 
+OWN = ("jvp", "linear", "inactive_slots", "adjoint", "linear_transpose", "vmap", "routes")
+"""The checks of what a family writes itself; what all families share is checked of one of them."""
+
 
 def places(equation, labels, shape):
     """For each operand the index of the entry that each cell of the output uses."""

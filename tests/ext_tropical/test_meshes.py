@@ -489,7 +489,7 @@ from benchmarks import mesh
 
 assert jax.device_count() == 64
 rng = np.random.default_rng(0)
-for name, split in mesh.splits(64).items():
+for name, split in [*mesh.splits(64).items()][1::2]:  # on 8 devices all are compared
     shape = (64, 64, 64) if split.equation == mesh.BATCH else (64, 64)
     x, y, weights = rng.integers(0, 9, (3, *shape)).astype(np.float32)
     places = [jax.NamedSharding(mesh.mesh_of(split.mesh), spec) for spec in split.specs]
@@ -519,7 +519,7 @@ def test_64_devices():
     )
     assert run.returncode == 0, run.stderr
     rows = [line.split(";") for line in run.stdout.splitlines()]
-    assert len(rows) == 8 * 5
+    assert len(rows) == 4 * 5
     for split, question, ours, product in rows:
         found = [0 if text == "none" else int(text.split()[0]) for text in (ours, product)]
         assert ours == "none" or re.fullmatch(r"\d+ all-reduce", ours), (split, question, ours)

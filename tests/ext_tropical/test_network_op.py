@@ -36,7 +36,7 @@ from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, Shape
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
-from .judges import nothing_compiled, refusals
+from .judges import OWN, nothing_compiled, refusals
 
 needs_library = pytest.mark.skipif(bool(native().problem), reason=native().problem)
 
@@ -83,8 +83,6 @@ def test_the_op_takes_part_in_a_mapped_network():
 
 PLAN = "ab,bc,c->a|1,2:b|0,3:a"
 WHOLE = "ab,bc,c->|1,2:b|0,3:"
-OWN = ["jvp", "linear", "inactive_slots", "adjoint", "linear_transpose", "vmap", "routes"]
-"""The checks of what a family writes itself; what all take from `Question` is checked of one."""
 OPS = (
     TropicalNetwork("min_plus", PLAN, True),
     NetworkEntries("ab,bb", "a", (("a", 2), ("b", 3)), is_sum=True),

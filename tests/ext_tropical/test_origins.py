@@ -442,10 +442,10 @@ def test_what_is_made_of_steps(use):
         chex.assert_trees_all_equal(got, want)
 
 
-CASES = functools.partial(cases, 2000 if ALL else 1000, 0)
+CASES = functools.partial(cases, 2000 if ALL else 400, 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(4))
 def test_origins(part):
-    assert not wrong_of(CASES()[part::8])
+    assert not wrong_of(CASES()[part::4])
