@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -173,7 +173,13 @@ def transposed(x: jax.Array, *axes: int | Sequence[int]) -> jax.Array:
     return x.transpose(*axes)
 
 
-class TracedTensor(Handle):
+if TYPE_CHECKING:
+    Table = Any  # what the table at the end adds
+else:
+    Table = object
+
+
+class TracedTensor(Handle, Table):  # type: ignore[misc]
     """A lazy tensor: an input, or the result of a JAX function of other lazy tensors.
 
     It is immutable, and nothing runs before `eval`. Operators and methods are those of JAX arrays,
@@ -435,72 +441,31 @@ class TracedTensor(Handle):
 
     # --- the table ---
 
-    __add__, __radd__ = operators_of(operator.add)
-    __sub__, __rsub__ = operators_of(operator.sub)
-    __mul__, __rmul__ = operators_of(operator.mul)
-    __truediv__, __rtruediv__ = operators_of(operator.truediv)
-    __floordiv__, __rfloordiv__ = operators_of(operator.floordiv)
-    __mod__, __rmod__ = operators_of(operator.mod)
-    __pow__, __rpow__ = operators_of(operator.pow)
-    __matmul__, __rmatmul__ = operators_of(operator.matmul)
-    __and__, __rand__ = operators_of(operator.and_)
-    __or__, __ror__ = operators_of(operator.or_)
-    __xor__, __rxor__ = operators_of(operator.xor)
-    __lt__, __gt__ = operators_of(operator.lt)
-    __le__, __ge__ = operators_of(operator.le)
-    __neg__ = method_of(operator.neg)
-    __pos__ = method_of(operator.pos)
-    __abs__ = method_of(operator.abs)
-    __invert__ = method_of(operator.invert)
-    __getitem__ = method_of(operator.getitem)
-
-    abs = method_of(jnp.abs)
-    all = method_of(jnp.all)
-    any = method_of(jnp.any)
-    argmax = method_of(jnp.argmax)
-    argmin = method_of(jnp.argmin)
-    argsort = method_of(jnp.argsort)
-    astype = method_of(jnp.astype)
-    broadcast_to = method_of(jnp.broadcast_to)
-    ceil = method_of(jnp.ceil)
-    clip = method_of(jnp.clip)
-    conj = method_of(jnp.conj)
-    cos = method_of(jnp.cos)
-    cumprod = method_of(jnp.cumprod)
-    cumsum = method_of(jnp.cumsum)
-    diagonal = method_of(jnp.diagonal)
-    equal = method_of(jnp.equal)
-    exp = method_of(jnp.exp)
-    expm1 = method_of(jnp.expm1)
-    floor = method_of(jnp.floor)
-    isfinite = method_of(jnp.isfinite)
-    log = method_of(jnp.log)
-    log1p = method_of(jnp.log1p)
-    max = method_of(jnp.max)
-    maximum = method_of(jnp.maximum)
-    mean = method_of(jnp.mean)
-    min = method_of(jnp.min)
-    minimum = method_of(jnp.minimum)
-    not_equal = method_of(jnp.not_equal)
-    prod = method_of(jnp.prod)
-    ravel = method_of(jnp.ravel)
     reshape = method_of(reshaped)
-    round = method_of(jnp.round)
-    sign = method_of(jnp.sign)
-    sin = method_of(jnp.sin)
-    sort = method_of(jnp.sort)
-    sqrt = method_of(jnp.sqrt)
-    squeeze = method_of(jnp.squeeze)
-    std = method_of(jnp.std)
-    sum = method_of(jnp.sum)
-    swapaxes = method_of(jnp.swapaxes)
-    take = method_of(jnp.take)
-    tanh = method_of(jnp.tanh)
     transpose = method_of(transposed)
-    tril = method_of(jnp.tril)
-    triu = method_of(jnp.triu)
-    var = method_of(jnp.var)
-    where = method_of(jnp.where)
     T = property(method_of(jnp.transpose))
     imag = property(method_of(jnp.imag))
     real = property(method_of(jnp.real))
+    __lt__, __gt__ = operators_of(operator.lt)
+    __le__, __ge__ = operators_of(operator.le)
+    __getitem__ = method_of(operator.getitem)
+
+
+BINARY = "add sub mul truediv floordiv mod pow matmul and or xor"
+"""Operators that have a reflection."""
+
+METHODS = """
+abs all any argmax argmin argsort astype broadcast_to ceil clip conj cos cumprod cumsum
+diagonal equal exp expm1 floor isfinite log log1p max maximum mean min minimum not_equal
+prod ravel round sign sin sort sqrt squeeze std sum swapaxes take tanh tril triu var where
+"""
+"""Functions of jax.numpy that are methods."""
+
+for _name in BINARY.split():
+    _both = operators_of(getattr(operator, f"__{_name}__"))
+    setattr(TracedTensor, f"__{_name}__", _both[0])
+    setattr(TracedTensor, f"__r{_name}__", _both[1])
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(TracedTensor, f"__{_name}__", method_of(getattr(operator, _name)))
+for _name in METHODS.split():
+    setattr(TracedTensor, _name, method_of(getattr(jnp, _name)))
