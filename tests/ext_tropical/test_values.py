@@ -239,6 +239,13 @@ def test_empty_dimensions(name, shapes):
         assert not gradient.any()
 
 
+def test_coordinates_along_labels_of_one_entry():
+    x = np.random.default_rng(0).permutation(np.arange(12.0)).reshape(2, 3, 1, 2, 1)
+    found = tropical_einsum_with_argmax("iabcd->i", x).coordinates()
+    want = np.unravel_index(x.reshape(2, -1).argmax(1), x.shape[1:])
+    chex.assert_trees_all_equal([found[c] for c in "abcd"], [w.astype(np.int32) for w in want])
+
+
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
