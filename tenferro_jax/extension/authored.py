@@ -18,7 +18,7 @@ from jax.tree_util import PyTreeDef
 
 from ..errors import InvalidConfig
 from ..jax_seam import lacks_derivative
-from ..shapes import TensorMeta, is_inexact
+from ..shapes import TensorMeta, is_inexact, meta_of, struct
 from .contract import LOWERING, Method, ShardingRule, run_as
 from .nesting import PyTree, missing, structure_of
 
@@ -55,6 +55,11 @@ def shown(tree: PyTree) -> str:
         lambda x: _Shown(str(TensorMeta(x.dtype, x.shape))) if hasattr(x, "dtype") else x, tree
     )
     return f"{brief!r:.200}"
+
+
+def described(x: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an array, a traced value or a number."""
+    return struct(meta_of(x if hasattr(x, "dtype") else np.asarray(x)))
 
 
 # --- functions as they are ------------------------------------------------------------------------
@@ -376,15 +381,15 @@ class Authored:
         """`value`, whose vmap is the author's rule if there is one."""
         if self.vmap is None:
             return value
-        declined: list[bool] = []  # of one element, which JAX traces before the rule
+        element: list[PyTree] = []  # the result of one element, which JAX traces before the rule
 
         def remembered(*xs: PyTree) -> PyTree:
             made = value(*xs)
-            declined[:] = [made is None]
+            element[:] = [jax.tree.map(described, made)]
             return made
 
         def rule(size: int, in_batched: list[PyTree], *args: PyTree) -> tuple[PyTree, PyTree]:
-            if declined[0]:
+            if element[0] is None:  # the function declines
                 return None, None
             with run_as(Method(LOWERING, f"def_vmap of {self.place}")):
                 made = self.vmap(size, in_batched, *args, **payload)
@@ -393,7 +398,23 @@ class Authored:
                     f"def_vmap, which returned {shown(made)}",
                     "(results, which of them are batched)",
                 )
-            return made[0], jax.tree.broadcast(made[1], made[0])
+            # JAX compares the nesting alone; inside another op a wrong shape may give a wrong sum.
+            try:
+                batched = jax.tree.broadcast(made[1], made[0])
+                fits = jax.tree.map(
+                    lambda x, b, one: one.update(shape=(size,) * b + one.shape) == described(x),
+                    made[0],
+                    batched,
+                    element[0],
+                )
+            except (ValueError, TypeError):
+                fits = False
+            if not jax.tree.all(fits):
+                raise self.error(
+                    f"def_vmap, which returned {shown(made)}",
+                    f"{shown(element[0])}, with a first axis of {size} where batched is True",
+                )
+            return made[0], batched
 
         mapped: Any = jax.custom_batching.custom_vmap(remembered)
         mapped.def_vmap(rule)

@@ -102,13 +102,24 @@ def test_numpy_code_may_compute_a_batch_at_once():
     ("rule", "given"),
     [
         (lambda n, b, x: 2 * x, r"def_vmap, which returned float64\[4,3\]; needed \(results"),
-        (lambda n, b, x: (2 * x, False), r"given outputs float64\[4,4,3\]; needed float64\[4,3\]"),
+        (lambda n, b, x: (2 * x, False), r"\(float64\[4,3\], False\); needed float64\[3\], with"),
+        (
+            lambda n, b, x: (2 * x, [True]),
+            r"\(float64\[4,3\], \[True\]\); needed float64\[3\], with",
+        ),
+        (lambda n, b, x: ([2 * x], True), r"\(\[float64\[4,3\]\], True\); needed float64\[3\]"),
+        (lambda n, b, x: (2 * x[:, :2], True), r"\(float64\[4,2\], True\); needed float64\[3\]"),
+        (lambda n, b, x: (2 * x[:2], True), r"\(float64\[2,3\], True\); needed float64\[3\]"),
+        (lambda n, b, x: (x.astype(int), True), r"\(int64\[4,3\], True\); needed float64\[3\]"),
+        (lambda n, b, x: (2.0, False), r"\(2.0, False\); needed float64\[3\]"),
     ],
 )
 def test_a_batching_rule_of_a_wrong_structure(rule, given):
+    """Inside another op too, where a sum would take any shape."""
     f = fresh(lambda x: 2 * x)
     f.def_vmap(rule)
-    ends_in(lambda: jax.vmap(f)(XS), InvalidConfig, rf"test_function_rules.py.*{given}")
+    for run in (f, jax.jit(fresh(lambda x: f(x).sum()))):
+        ends_in(lambda: jax.vmap(run)(XS), InvalidConfig, rf"test_function_rules.py.*{given}")
 
 
 @pytest.mark.cpu
