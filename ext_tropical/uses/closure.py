@@ -1,11 +1,19 @@
-"""Powers of a matrix in a semiring; and closures: the best walks of any length."""
+"""Powers of a matrix in a semiring; and closures: the best walks of any length.
+
+A closure is that of Floyd and Warshall: nodes are allowed one after another as inner nodes of
+walks. Blocks of nodes are allowed at once, so that nearly all work is products of matrices by the
+step op. The last node but one of each walk is found afterwards, by one product of the closure with
+the edges, where values get strictly worse along these nodes. Where they do not, as along edges of
+weight zero, it is kept while nodes are allowed, which takes twice as long.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +34,18 @@ from ..algebra.semiring import (
     highest,
     lowest,
 )
-from ..algebra.shipped import max_mul, max_plus, min_plus
+from ..algebra.shipped import max_mul, max_plus, min_plus, or_and
 from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
 
 _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
 """The limit, by dtype, of values of walks that get better without end; it is not known for other
 semirings.
+"""
+
+BLOCK = 64
+"""Nodes that are allowed at once: a product over fewer is slower for each candidate, and more cost
+more inside of the block, where they are allowed one by one.
 """
 
 
@@ -127,14 +140,13 @@ class ClosureResult:
         weight). There the value is the limit, -inf under min_plus and inf under max_plus and
         max_mul (for integers the type's extreme value); under another semiring it is the best over
         some of the walks.
-      winners: int32 (s, n, n); the middle nodes of the s squarings; those of [i, j] are i after a
-        squaring that found no longer walk.
+      weights: (n, n); the edges, from which `predecessors` and `walk` find the walks.
       semiring: the algebra.
     """
 
     value: jax.Array
     converged: jax.Array
-    winners: jax.Array
+    weights: jax.Array
     semiring: SelectiveSemiring = dataclasses.field(metadata={"static": True})
 
     @property
@@ -166,8 +178,8 @@ class ClosureResult:
 
         Returns:
           The nodes from source to target as an int32 NumPy array, empty if there is no walk. Inside
-          a transform, where lengths cannot depend on values, an int32 array (2**s + 1,): the nodes,
-          then -1. If `converged` is False, the result is a walk, but no walk is best.
+          a transform, where lengths cannot depend on values, an int32 array (n,): the nodes, then
+          -1. If `converged` is False, the result is a walk, but no walk is best.
 
         Raises:
           DTypeError, InvalidConfig: source or target is not an integer scalar, or not a node. (If
@@ -182,8 +194,8 @@ class ClosureResult:
         """
         ends = self._node(source, "source"), self._node(target, "target")
         if self.value.shape[-1] == 0:
-            return jnp.full(2 ** len(self.winners) + 1, -1, jnp.int32)
-        nodes = on_automatic_axes(_walked)(self.winners, self.feasible, *ends)
+            return jnp.zeros(0, jnp.int32)
+        nodes = on_automatic_axes(_walked)(self.predecessors(), *ends)
         if isinstance(nodes, jax.core.Tracer):
             return nodes
         known = np.asarray(nodes)
@@ -191,15 +203,9 @@ class ClosureResult:
 
     def predecessors(self) -> jax.Array:
         """For every pair the last node but one on a best walk: int32 (n, n); -1 on the diagonal and
-        if there is no walk.
+        if there is no walk. Each row is a tree: following row i back from any j ends at i.
 
-        If every cycle makes a walk worse (under min_plus: has a positive weight), following row i
-        back from j ends at i. If a cycle leaves a walk equally good, use `walk`, which always ends.
-
-        Raises:
-          Unsupported: another semiring than max_plus, min_plus and max_mul. Under min_max, for
-            example, the beginning of a best walk need not be best, and rows of predecessors may be
-            cyclic.
+        Cost: some two products of n x n matrices, once for a result of concrete arrays.
 
         Example:
           >>> import jax.numpy as jnp
@@ -208,15 +214,13 @@ class ClosureResult:
           ...     inf]])).predecessors().tolist()
           [[-1, 0, 1], [-1, -1, 1], [-1, -1, -1]]
         """
-        if self.semiring not in (max_plus, min_plus, max_mul):
-            raise Unsupported(
-                where="predecessors",
-                given=f"a closure under {self.semiring!r}",
-                needed="max_plus, min_plus or max_mul, under which the beginning of a best walk "
-                "is a best walk",
-                fix="Take walk(source, target).",
-            )
-        return on_automatic_axes(_before_last)(self.winners, self.feasible)
+        found: jax.Array | None = vars(self).get("_before")
+        if found is None:
+            find = on_automatic_axes(functools.partial(_before, self.semiring))
+            found = find(self.weights, self.value, self.converged)
+            if not isinstance(found, jax.core.Tracer):
+                object.__setattr__(self, "_before", found)
+        return found
 
     def _node(self, node: ArrayLike, name: str) -> jax.Array:
         count = self.value.shape[-1]
@@ -239,8 +243,8 @@ class ClosureResult:
 
 
 def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:
-    """The best walks of any length between all pairs: I + a + a (x) a + ..., by repeated squaring
-    of I + a.
+    """The best walks of any length between all pairs: I + a + a (x) a + ..., by Floyd and Warshall
+    in blocks.
 
     Under min_plus these are the lengths of shortest paths, -inf for pairs whose walks can pass a
     cycle of negative weight; under max_plus of longest paths, inf through a cycle of positive
@@ -255,8 +259,7 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
       semiring: a selective semiring, or its name.
 
     Returns:
-      A ClosureResult: value, converged, and from the winners `walk(source, target)` and
-        `predecessors()`.
+      A ClosureResult: value, converged, `walk(source, target)` and `predecessors()`.
 
     Raises:
       ShapeError: a is not a square matrix.
@@ -267,9 +270,9 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
     Gradient: that of value[i, j] is one at each edge of walk(i, j) (under min_plus and max_plus);
     zero if the value is infinite because walks get better without end.
 
-    Cost: ceil(log2(n - 1)) products of n x n matrices, or ceil(log2(h)) + 1 if that is less and
-    best walks have at most h edges; memory for ceil(log2(n - 1)) matrices of winners. Under vmap
-    and through cycles that get better all products are made.
+    Cost: less than two products of n x n matrices and a few matrices of memory, whatever the
+    lengths of best walks; four times that if cycles get better. Walks take two products more, and a
+    gradient also gathers n x n entries for each doubling of the longest best walk.
 
     Example:
       >>> import jax.numpy as jnp
@@ -288,91 +291,202 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
         raise Unsupported(
             where="closure",
             given=f"a symbolic size, {a.shape[0]}",
-            needed="a known number of nodes, which determines the number of squarings",
+            needed="a known number of nodes, which determines the number of blocks",
             fix="Export with a concrete shape.",
         )
     run = on_automatic_axes(_closed, lambda a, _: jax.typeof(a).sharding.spec)
-    value, converged, winners = run(a, algebra)
-    return ClosureResult(value, converged, winners, algebra)
+    value, converged = run(a, algebra)
+    return ClosureResult(value, converged, a, algebra)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.Array, jax.Array]:
-    count = a.shape[0]
-    one = jnp.asarray(semiring.one(a.dtype))
-    start = jnp.where(jnp.eye(count, dtype=bool), semiring.plus(one, a), a)
+def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.Array]:
+    """Value, and whether it converged."""
 
-    limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else None
+    def run(a: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = _walks(semiring, a, tracked=False)
+        return found.value, ~found.endless
 
-    def squared(best: jax.Array) -> tuple[jax.Array, jax.Array]:
-        result = tropical_einsum_with_argmax("ij,jk->ik", best, best, semiring=semiring)
-        value = result.value
-        if limit is not None and jnp.issubdtype(
-            a.dtype, jnp.floating
-        ):  # rounds of a cycle that overflow; NaN would follow
-            value = jnp.where((value == limit) & ~jnp.any(a == limit), jnp.nan_to_num(limit), value)
-        return value, result.winner
+    if not jnp.issubdtype(a.dtype, jnp.inexact):
+        return run(a)
+    derived = jax.custom_jvp(run)
 
-    zero, length = semiring.zero(a.dtype), max(count - 2, 0).bit_length()
-    row, column = (lax.broadcasted_iota(jnp.int32, a.shape, axis) for axis in (0, 1))
+    @derived.defjvp
+    def _jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> Any:
+        value, converged = derived(*primals)
+        along = functools.partial(_along, semiring, _before(semiring, *primals, value, converged))
+        _, moved = jax.jvp(along, primals, tangents)
+        nothing = np.zeros(value.shape, jax.dtypes.float0)
+        return (value, converged), (jnp.where(converged, moved, 0), nothing)
 
-    def step(state: Any, most: jax.Array) -> tuple[Any, jax.Array]:
-        """Squares, until no best walk has more than `most` edges, which walks had before, or no
-        value changes; after that walks go from i to i, then on to j. Without the edges sums that
-        are rounded another way would look like better walks.
-        """
-
-        best, edges, done = state
-        value, winner = lax.cond(done, lambda x: (x, row), squared, best)
-        edges = jnp.where(value == zero, 0, edges[row, winner] + edges[winner, column])
-        same = jnp.all(value == best) | (jnp.all(value == value) & jnp.all(edges <= most))
-        return (value, edges, done | (same & jnp.all(jnp.diagonal(value) == one))), winner
-
-    state = start, ((start != zero) & (row != column)).astype(jnp.int32), jnp.asarray(False)
-    (value, *_), winners = lax.scan(step, state, 2 ** jnp.arange(length, dtype=jnp.int32))
-    around = tropical_einsum(
-        "ij,ji->i", value, value, semiring=semiring
-    )  # the best closed walks, of twice as many edges
-    some, improving = value != zero, semiring.better(around, one)
-
-    def through(some: jax.Array, improving: jax.Array) -> jax.Array:
-        return (some * improving[None]).astype(jnp.float32) @ some.astype(jnp.float32) > 0
-
-    endless = lax.cond(jnp.any(improving), through, lambda some, _: some & False, some, improving)
-    return (value if limit is None else jnp.where(endless, limit, value)), ~endless, winners
+    return derived(a)
 
 
-@jax.jit
-def _walked(
-    winners: jax.Array,
-    feasible: jax.Array,
-    source: jax.Array,
-    target: jax.Array,
+@functools.partial(jax.jit, static_argnums=0)
+def _before(
+    semiring: SelectiveSemiring, a: jax.Array, value: jax.Array, converged: jax.Array
 ) -> jax.Array:
-    """The nodes of a walk: between its ends the middle node of the last squaring, between these the
-    nodes of the one before, and so on.
+    """The last node but one of each walk."""
+    if not a.shape[0]:
+        return jnp.zeros(a.shape, jnp.int32)
+    none, diagonal = semiring.zero(a.dtype), jnp.eye(a.shape[0], dtype=bool)
+    edges = jnp.where(diagonal, none, a)
+    found = tropical_einsum_with_argmax("ij,jk->ik", value, edges, semiring=semiring).winner
+    found = jnp.where((value == none) | diagonal, -1, found)
+    there = jnp.take_along_axis(value, jnp.maximum(found, 0), axis=1)
+    falls = jnp.all((found < 0) | semiring.better(there, value)) & jnp.all(converged)
+
+    def kept(_: Any) -> Any:
+        return jnp.asarray(True), _walks(semiring, a, tracked=True).before
+
+    # A loop and no cond: under vmap it has no turn where no graph needs one.
+    return lax.while_loop(lambda state: ~state[0], kept, (falls, found))[1]
+
+
+class _Walks(NamedTuple):
+    """Of each pair the value, the last node but one of its walk, or nothing, and whether walks get
+    better without end.
     """
-    nodes = jnp.stack([source, target])
-    for middle in winners[::-1]:
-        between = middle[nodes[:-1], nodes[1:]]
-        nodes = jnp.append(jnp.stack([nodes[:-1], between], axis=1).ravel(), target)
-    moves = jnp.append(
-        True, nodes[1:] != nodes[:-1]
-    )  # the empty walk from a node to itself is no edge
-    places = jnp.where(moves, jnp.cumsum(moves, dtype=jnp.int32) - 1, nodes.size)
-    known = (source >= 0) & (target >= 0) & feasible[source, target]
-    return (
-        jnp.full(nodes.shape, -1, jnp.int32)
-        .at[places]
-        .set(jnp.where(known, nodes, -1), mode="drop")
-    )
+
+    value: jax.Array
+    before: Any
+    endless: jax.Array
+
+
+def _walks(semiring: SelectiveSemiring, a: jax.Array, *, tracked: bool) -> _Walks:
+    one, zero = (jnp.asarray(f(a.dtype)) for f in (semiring.one, semiring.zero))
+    diagonal = jnp.eye(a.shape[0], dtype=bool)
+    start = jnp.where(diagonal, semiring.plus(one, a), a)
+    if not a.shape[0]:
+        return _Walks(start, None, diagonal)
+    found, improving = _floyd_warshall(semiring, start, tracked)
+
+    def without_cycles(state: Any) -> Any:
+        """Nodes of a strongly connected part with a cycle that gets better are all on such cycles;
+        walks between other pairs do not pass them.
+        """
+        some, _ = _floyd_warshall(or_and, start != zero, tracked)
+        cyclic = jnp.any(some.value & some.value.T & improving[None], 1)
+        parts = (some.value * cyclic[None]).astype(jnp.float32), some.value.astype(jnp.float32)
+        through = jnp.matmul(*parts) > 0
+        apart = jnp.where((cyclic[:, None] | cyclic[None]) & ~diagonal, zero, start)
+        other, _ = _floyd_warshall(semiring, jnp.where(diagonal, one, apart), tracked)
+        limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else state[1].value
+        value = jnp.where(through, limit, other.value)
+        before = jnp.where(through, some.before, other.before) if tracked else None
+        return jnp.asarray(False), _Walks(value, before, through)
+
+    return lax.while_loop(lambda s: s[0], without_cycles, (jnp.any(improving), found))[1]
+
+
+def _floyd_warshall(
+    semiring: SelectiveSemiring, start: jax.Array, tracked: bool
+) -> tuple[_Walks, jax.Array]:
+    """The best walks by edges of `start`; and which nodes were found on a cycle that is better than
+    the empty walk. After the first of these values may be anything.
+
+    If tracked, a walk takes the place of another one only if it is better. So the last nodes but
+    one of a row are a tree also where cycles leave a walk as good as it was.
+    """
+    count = start.shape[0]
+    width = min(BLOCK, count)
+    size = -(-count // width) * width
+    one, zero = semiring.one(start.dtype), semiring.zero(start.dtype)
+    added = jnp.where(jnp.eye(size, dtype=bool), one, zero).astype(start.dtype)
+    value = added.at[:count, :count].set(start)
+    row, column = (lax.broadcasted_iota(jnp.int32, value.shape, axis) for axis in (0, 1))
+    before = jnp.where((value != zero) & (row != column), row, -1) if tracked else None
+    limit = zero
+    if semiring in _LIMITS and jnp.issubdtype(value.dtype, jnp.floating):
+        # Rounds of a cycle that overflow are the greatest number: with no edge inf makes NaN.
+        limit = jnp.where(
+            jnp.any(start == _LIMITS[semiring](value.dtype)), zero, _LIMITS[semiring](value.dtype)
+        )
+
+    def taken(value: jax.Array, new: jax.Array, last: Callable[[], jax.Array], before: Any) -> Any:
+        """The better walks: values, and the last nodes but one."""
+        new = jnp.where((new == limit) & (limit != zero), jnp.nan_to_num(limit), new)
+        if tracked:
+            before = jnp.where(semiring.better(new, value), last(), before)
+        return semiring.plus(value, new), before
+
+    def on_cycles(value: jax.Array) -> jax.Array:
+        return semiring.better(jnp.diagonal(value), jnp.asarray(one, value.dtype))
+
+    def node(k: jax.Array, state: Any) -> Any:
+        """Allow one node of a block."""
+        value, before, improving = state
+        new = semiring.times(value[:, k, None], value[k][None])
+        value, before = taken(value, new, lambda: before[k][None], before)
+        return value, before, improving | on_cycles(value)
+
+    def by_way_of(old: Any, left: jax.Array, right: Any) -> Any:
+        """The better of the old walks and those of which the first part is in `left`."""
+        if not tracked:
+            new = tropical_einsum("ij,jk->ik", left, right[0], semiring=semiring)
+            return taken(old[0], new, lambda: new, None)
+        found = tropical_einsum_with_argmax("ij,jk->ik", left, right[0], semiring=semiring)
+        at = jnp.maximum(found.winner, 0)
+        last = functools.partial(jnp.take_along_axis, right[1], at, axis=0)
+        return taken(old[0], found.value, last, old[1])
+
+    def block(i: jax.Array, state: Any) -> Any:
+        """Allow the nodes of a block: in walks between them, from them, and then everywhere."""
+        walks, improving = state
+        at = i * width
+        inside = [lax.dynamic_slice(x, (at, at), (width, width)) for x in jax.tree.leaves(walks)]
+        inside = jax.tree.unflatten(jax.tree.structure(walks), inside)
+        *core, found = lax.fori_loop(0, width, node, (*inside, jnp.zeros(width, bool)))
+
+        def rows_of(x: jax.Array, part: jax.Array) -> jax.Array:
+            rows = lax.dynamic_slice(x, (at, 0), (width, size))
+            return lax.dynamic_update_slice(rows, part, (0, at))
+
+        rows = jax.tree.map(rows_of, walks, tuple(core))
+        rows = by_way_of(rows, core[0], rows)
+        walks = jax.tree.map(
+            lambda x, part: lax.dynamic_update_slice(x, part, (at, 0)), walks, rows
+        )
+        walks = by_way_of(walks, lax.dynamic_slice(walks[0], (0, at), (size, width)), rows)
+        improving |= lax.dynamic_update_slice(improving, found, (at,)) | on_cycles(walks[0])
+        return walks, improving
+
+    state = (value, before), on_cycles(value)
+    walks, improving = lax.fori_loop(0, size // width, block, state)
+    value, before = jax.tree.map(lambda x: x[:count, :count], walks)
+    return _Walks(value, before, jnp.zeros(start.shape, bool)), improving[:count]
+
+
+def _along(semiring: SelectiveSemiring, before: jax.Array, a: jax.Array) -> jax.Array:
+    """The value of each walk as the product of its edges, for derivatives: parts of walks are
+    joined to parts of twice as many edges until each begins at the row's node.
+    """
+    count = a.shape[0]
+    row = lax.broadcasted_iota(jnp.int32, a.shape, 0)
+    edge = jnp.take_along_axis(a, jnp.maximum(before, 0), axis=0)
+    part = jnp.where(before < 0, jnp.asarray(semiring.one(a.dtype)), edge)
+    begin = jnp.where(before < 0, row, before)
+
+    def joined(state: Any) -> Any:
+        part, begin = state
+        part = semiring.times(jnp.take_along_axis(part, begin, axis=1), part)
+        return part, jnp.take_along_axis(begin, begin, axis=1)
+
+    def step(state: Any, _: None) -> Any:
+        return lax.cond(jnp.all(state[1] == row), lambda state: state, joined, state), None
+
+    return lax.scan(step, (part, begin), None, length=max(count - 1, 0).bit_length())[0][0]
 
 
 @jax.jit
-def _before_last(winners: jax.Array, feasible: jax.Array) -> jax.Array:
-    """The last edge of a walk is that of its second half, unless the second half is empty."""
-    source, target = (lax.broadcasted_iota(jnp.int32, feasible.shape, axis) for axis in (0, 1))
-    before = source
-    for middle in winners:
-        before = jnp.where(middle == target, before, jnp.take_along_axis(before, middle, axis=0))
-    return jnp.where(feasible & (source != target), before, -1)
+def _walked(before: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
+    """The nodes of a walk, found from its end, then -1."""
+    row, size = before[source], before.shape[0]
+
+    def step(node: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        return jnp.where(node < 0, -1, row[node]), node
+
+    _, back = lax.scan(step, target, None, length=size)
+    known = (source >= 0) & (target >= 0) & ((source == target) | (row[target] >= 0))
+    nodes = jnp.roll(back[::-1], jnp.sum(back >= 0) - size)
+    return jnp.where(known, nodes, -1)

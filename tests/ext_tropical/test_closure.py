@@ -228,8 +228,6 @@ def test_values_agree_with_scipy_and_walks_have_them(case):
     result = closure(weights, semiring=name)
     np.testing.assert_array_equal(result.value, judge(weights))
     assert result.converged.all()
-    n = len(weights)
-    assert result.winners.shape == (max(0, int(np.ceil(np.log2(n - 1)))) if n > 1 else 0, n, n)
     check_walks(result, weights, name)
 
 
@@ -387,23 +385,17 @@ def test_the_result_is_a_pytree_for_jit_and_vmap():
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("with_gradient", [False, True])
-def test_memory_is_that_of_a_few_matrices_for_each_squaring(with_gradient):
-    n, squarings = 128, 7
+def test_memory_is_that_of_a_few_matrices(with_gradient):
+    n = 300
     spec = jax.ShapeDtypeStruct((n, n), np.float32)
     fn = jax.grad(lambda a: closure(a).value.sum()) if with_gradient else closure
-    assert (
-        temporary_bytes(fn, spec) < (12 + 6 * squarings) * n * n * 4
-    )  # all candidates would be n times a matrix
+    assert temporary_bytes(fn, spec) < (90 if with_gradient else 40) * n * n * 4
 
 
 def test_what_is_empty_or_out_of_reach():
     result = closure(np.zeros((0, 0)))
-    assert jax.jit(result.walk)(0, -1).tolist() == [-1, -1]
-    assert (result.value.shape, result.winners.shape, result.predecessors().shape) == (
-        (0, 0),
-        (0, 0, 0),
-        (0, 0),
-    )
+    assert jax.jit(result.walk)(0, -1).tolist() == []
+    assert result.value.shape == result.predecessors().shape == (0, 0)
     np.testing.assert_array_equal(
         jax.jit(closure(graph(np.random.default_rng(0), 3)).walk)(0, 7), -1
     )
@@ -416,19 +408,3 @@ def test_nan_is_never_hidden():
     weights = graph(np.random.default_rng(0), 5)
     weights[1, 2] = np.nan
     assert np.isnan(closure(weights).value).all()
-
-
-@pytest.mark.parametrize("semiring", ["min_plus", "or_and", "max_plus"])
-def test_squarings_end_where_nothing_changes(semiring):
-    """Later winners are the row's node; a long chain, and cycles that get better, need them all."""
-    weights = graph(np.random.default_rng(0), 40, 0.5)
-    chain = np.where(np.eye(40, k=1, dtype=bool), 1.0, INF)
-    if semiring == "max_plus":
-        weights, chain = -weights, weights
-    a, b = (x < INF if semiring == "or_and" else x for x in (weights, chain))
-    if semiring == "max_plus":
-        b = np.where(np.isfinite(b), b, -INF)
-    short, long = (closure(x, semiring=semiring).winners[-1] for x in (a, b))
-    rows = np.indices(short.shape)[0]
-    np.testing.assert_array_equal(short, rows)
-    assert (np.asarray(long) != rows).any()
