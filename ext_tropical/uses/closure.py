@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +43,7 @@ semirings.
 """
 
 BLOCK = 64
-"""Nodes that are allowed at once: a product over fewer is slower for each candidate, and more cost
+"""Nodes that are allowed at once. A product over fewer takes longer for each candidate; more cost
 more inside of the block, where they are allowed one by one.
 """
 
@@ -385,68 +384,71 @@ def _floyd_warshall(
     """The best walks by edges of `start`; and which nodes were found on a cycle that is better than
     the empty walk. After the first of these values may be anything.
 
-    If tracked, a walk takes the place of another one only if it is better. So the last nodes but
-    one of a row are a tree also where cycles leave a walk as good as it was.
+    If tracked, a walk takes the place of another one only if it is better, and of equal ones the
+    first winner does. So the last nodes but one of a row are a tree also where cycles leave a walk
+    as good as it was: where walks to a node and to the one before it become best at one time, both
+    are continued by the same row of the block, which is a tree.
     """
     count = start.shape[0]
     width = min(BLOCK, count)
     size = -(-count // width) * width
     one, zero = semiring.one(start.dtype), semiring.zero(start.dtype)
-    added = jnp.where(jnp.eye(size, dtype=bool), one, zero).astype(start.dtype)
+    diagonal = jnp.eye(size, dtype=bool)
+    added = jnp.where(diagonal, one, zero).astype(start.dtype)
     value = added.at[:count, :count].set(start)
-    row, column = (lax.broadcasted_iota(jnp.int32, value.shape, axis) for axis in (0, 1))
-    before = jnp.where((value != zero) & (row != column), row, -1) if tracked else None
+    row = lax.broadcasted_iota(jnp.int32, value.shape, 0)
+    before = jnp.where((value == zero) | diagonal, -1, row) if tracked else None
     limit = zero
     if semiring in _LIMITS and jnp.issubdtype(value.dtype, jnp.floating):
-        # Rounds of a cycle that overflow are the greatest number: with no edge inf makes NaN.
-        limit = jnp.where(
-            jnp.any(start == _LIMITS[semiring](value.dtype)), zero, _LIMITS[semiring](value.dtype)
-        )
+        limit = _LIMITS[semiring](value.dtype)
+    overflows = (limit != zero) & ~jnp.any(start == limit)
 
-    def taken(value: jax.Array, new: jax.Array, last: Callable[[], jax.Array], before: Any) -> Any:
-        """The better walks: values, and the last nodes but one."""
-        new = jnp.where((new == limit) & (limit != zero), jnp.nan_to_num(limit), new)
-        if tracked:
-            before = jnp.where(semiring.better(new, value), last(), before)
-        return semiring.plus(value, new), before
+    def finite(new: jax.Array) -> jax.Array:
+        """Rounds of a cycle that overflow as the greatest number: with no edge inf makes NaN."""
+        return jnp.where((new == limit) & overflows, jnp.nan_to_num(limit), new)
 
     def on_cycles(value: jax.Array) -> jax.Array:
         return semiring.better(jnp.diagonal(value), jnp.asarray(one, value.dtype))
 
-    def node(k: jax.Array, state: Any) -> Any:
-        """Allow one node of a block."""
-        value, before, improving = state
-        new = semiring.times(value[:, k, None], value[k][None])
-        value, before = taken(value, new, lambda: before[k][None], before)
-        return value, before, improving | on_cycles(value)
+    def node(first: jax.Array | int, k: jax.Array, state: Any) -> Any:
+        """Allow one node of a block, whose own columns begin at `first`."""
+        (value, before), improving = state
+        new = finite(semiring.times(value[:, first + k, None], value[k][None]))
+        if tracked:
+            before = jnp.where(semiring.better(new, value), before[k][None], before)
+        value = semiring.plus(value, new)
+        own = lax.dynamic_slice(value, (0, first), (width, width))
+        return (value, before), improving | on_cycles(own)
 
     def by_way_of(old: Any, left: jax.Array, right: Any) -> Any:
         """The better of the old walks and those of which the first part is in `left`."""
         if not tracked:
             new = tropical_einsum("ij,jk->ik", left, right[0], semiring=semiring)
-            return taken(old[0], new, lambda: new, None)
+            return semiring.plus(old[0], finite(new)), None
         found = tropical_einsum_with_argmax("ij,jk->ik", left, right[0], semiring=semiring)
-        at = jnp.maximum(found.winner, 0)
-        last = functools.partial(jnp.take_along_axis, right[1], at, axis=0)
-        return taken(old[0], found.value, last, old[1])
+        last = jnp.take_along_axis(right[1], jnp.maximum(found.winner, 0), axis=0)
+        new = finite(found.value)
+        before = jnp.where(semiring.better(new, old[0]), last, old[1])
+        return semiring.plus(old[0], new), before
 
     def block(i: jax.Array, state: Any) -> Any:
-        """Allow the nodes of a block: in walks between them, from them, and then everywhere."""
+        """Allow the nodes of a block in walks that begin in it, then everywhere.
+
+        The first need no loop over whole rows where only values are wanted: the walks within the
+        block, then a product.
+        """
         walks, improving = state
         at = i * width
-        inside = [lax.dynamic_slice(x, (at, at), (width, width)) for x in jax.tree.leaves(walks)]
-        inside = jax.tree.unflatten(jax.tree.structure(walks), inside)
-        *core, found = lax.fori_loop(0, width, node, (*inside, jnp.zeros(width, bool)))
-
-        def rows_of(x: jax.Array, part: jax.Array) -> jax.Array:
-            rows = lax.dynamic_slice(x, (at, 0), (width, size))
-            return lax.dynamic_update_slice(rows, part, (0, at))
-
-        rows = jax.tree.map(rows_of, walks, tuple(core))
-        rows = by_way_of(rows, core[0], rows)
-        walks = jax.tree.map(
-            lambda x, part: lax.dynamic_update_slice(x, part, (at, 0)), walks, rows
-        )
+        cut = functools.partial(lax.dynamic_slice, start_indices=(at, 0), slice_sizes=(width, size))
+        rows, found = jax.tree.map(cut, walks), jnp.zeros(width, bool)
+        if tracked:
+            rows, found = lax.fori_loop(0, width, functools.partial(node, at), (rows, found))
+        else:
+            core = lax.dynamic_slice(rows[0], (0, at), (width, width)), None
+            core, found = lax.fori_loop(0, width, functools.partial(node, 0), (core, found))
+            rows = by_way_of(rows, core[0], rows)
+        written = functools.partial(lax.dynamic_update_slice, start_indices=(at, 0))
+        walks = jax.tree.map(written, walks, rows)
         walks = by_way_of(walks, lax.dynamic_slice(walks[0], (0, at), (size, width)), rows)
         improving |= lax.dynamic_update_slice(improving, found, (at,)) | on_cycles(walks[0])
         return walks, improving
@@ -472,10 +474,10 @@ def _along(semiring: SelectiveSemiring, before: jax.Array, a: jax.Array) -> jax.
         part = semiring.times(jnp.take_along_axis(part, begin, axis=1), part)
         return part, jnp.take_along_axis(begin, begin, axis=1)
 
-    def step(state: Any, _: None) -> Any:
-        return lax.cond(jnp.all(state[1] == row), lambda state: state, joined, state), None
-
-    return lax.scan(step, (part, begin), None, length=max(count - 1, 0).bit_length())[0][0]
+    state = part, begin
+    for _ in range(max(count - 1, 0).bit_length()):
+        state = lax.cond(jnp.all(state[1] == row), lambda state: state, joined, state)
+    return state[0]
 
 
 @jax.jit

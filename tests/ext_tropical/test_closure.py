@@ -13,11 +13,11 @@ import pytest
 from scipy.sparse import csgraph, csr_array
 
 from ext_tropical import closure, log_sum_exp, matrix_power, min_plus
-from ext_tropical.uses.closure import ClosureResult
+from ext_tropical.uses.closure import BLOCK, ClosureResult
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS, object_einsum
-from ..sweep import in_turn
+from ..sweep import in_turn, times
 from .judges import refusals, temporary_bytes
 
 INF = np.inf
@@ -203,7 +203,7 @@ RNG = np.random.default_rng(7)
 GRAPHS = {
     **{
         f"{n} nodes": ("min_plus", graph(RNG, n, density=min(1, 3 / n)), lengths)
-        for n in (1, 2, 3, 4, 5, 9, 30)
+        for n in (1, 2, 3, 4, 5, 9, 30, BLOCK, BLOCK + 1, 2 * BLOCK + 3)
     },
     "negative edges": (
         "min_plus",
@@ -218,6 +218,21 @@ GRAPHS = {
     ),
     "bottlenecks": ("min_max", undirected(graph(RNG, 9, density=0.5, high=100)), widest),
     "most probable": ("max_mul", 2.0 ** -graph(RNG, 9), most_probable),
+    "blocks with negative edges": (
+        "min_plus",
+        with_negative_edges(graph(RNG, 2 * BLOCK + 1, density=0.04)),
+        lambda weights: csgraph.johnson(sparse(weights)),
+    ),
+    "blocks with cycles of weight zero": (
+        "min_plus",
+        graph(RNG, BLOCK + 40, density=0.05, low=0, high=2),
+        lengths,
+    ),
+    "bottlenecks between blocks": (
+        "min_max",
+        undirected(graph(RNG, BLOCK + 20, density=0.05, high=4)),
+        widest,
+    ),
 }
 
 
@@ -229,6 +244,25 @@ def test_values_agree_with_scipy_and_walks_have_them(case):
     np.testing.assert_array_equal(result.value, judge(weights))
     assert result.converged.all()
     check_walks(result, weights, name)
+
+
+def test_walks_between_blocks_through_improving_cycles():
+    """Values and walks beside them are right; where there is no best walk there is some walk."""
+    rng = np.random.default_rng(3)
+    n = BLOCK + 30
+    for _ in range(times(2)):
+        weights, lengths, endless, on_cycle = with_negative_cycles(rng, n)
+        result = closure(weights)
+        np.testing.assert_array_equal(result.value, lengths)
+        np.testing.assert_array_equal(result.converged, ~endless)
+        np.testing.assert_array_equal(result.on_cycle, on_cycle)
+        for s, t in rng.integers(0, n, (400, 2)).tolist():
+            walk = nodes_of(result, s, t)
+            total = sum(weights[edge] for edge in itertools.pairwise(walk))
+            assert (len(walk) > 0) == (lengths[s, t] < INF)
+            assert not walk or (walk[0], walk[-1]) == (s, t)
+            assert np.isfinite(total)
+            assert endless[s, t] or not walk or total == lengths[s, t]
 
 
 @pytest.mark.few(2)
