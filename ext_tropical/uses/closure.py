@@ -335,11 +335,8 @@ def _before(
     there = jnp.take_along_axis(value, jnp.maximum(found, 0), axis=1)
     falls = jnp.all((found < 0) | semiring.better(there, value)) & jnp.all(converged)
 
-    def kept(_: Any) -> Any:
-        return jnp.asarray(True), _walks(semiring, a, tracked=True).before
-
-    # A loop and no cond: under vmap it has no turn where no graph needs one.
-    return lax.while_loop(lambda state: ~state[0], kept, (falls, found))[1]
+    kept = _walks(semiring, a, tracked=True, wanted=~falls).before
+    return jnp.where(falls, found, kept)
 
 
 class _Walks(NamedTuple):
@@ -352,34 +349,39 @@ class _Walks(NamedTuple):
     endless: jax.Array
 
 
-def _walks(semiring: SelectiveSemiring, a: jax.Array, *, tracked: bool) -> _Walks:
+def _walks(
+    semiring: SelectiveSemiring, a: jax.Array, *, tracked: bool, wanted: ArrayLike = True
+) -> _Walks:
+    """The best walks; anything if they are not wanted, which takes next to no time: a loop has no
+    turn then, also under vmap.
+    """
     one, zero = (jnp.asarray(f(a.dtype)) for f in (semiring.one, semiring.zero))
     diagonal = jnp.eye(a.shape[0], dtype=bool)
     start = jnp.where(diagonal, semiring.plus(one, a), a)
     if not a.shape[0]:
         return _Walks(start, None, diagonal)
-    found, improving = _floyd_warshall(semiring, start, tracked)
+    walks, improving = _floyd_warshall(semiring, start, tracked, wanted)
+    # Nodes of a strongly connected part with a cycle that gets better are all on such cycles. Walks
+    # between other pairs do not pass them.
+    again = jnp.any(improving) & wanted
+    some, _ = _floyd_warshall(or_and, start != zero, tracked, again)
+    cyclic = jnp.any(some.value & some.value.T & improving[None], 1)
 
-    def without_cycles(state: Any) -> Any:
-        """Nodes of a strongly connected part with a cycle that gets better are all on such cycles;
-        walks between other pairs do not pass them.
-        """
-        some, _ = _floyd_warshall(or_and, start != zero, tracked)
-        cyclic = jnp.any(some.value & some.value.T & improving[None], 1)
-        parts = (some.value * cyclic[None]).astype(jnp.float32), some.value.astype(jnp.float32)
-        through = jnp.matmul(*parts) > 0
-        apart = jnp.where((cyclic[:, None] | cyclic[None]) & ~diagonal, zero, start)
-        other, _ = _floyd_warshall(semiring, jnp.where(diagonal, one, apart), tracked)
-        limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else state[1].value
-        value = jnp.where(through, limit, other.value)
-        before = jnp.where(through, some.before, other.before) if tracked else None
-        return jnp.asarray(False), _Walks(value, before, through)
+    def through(some: jax.Array) -> jax.Array:
+        return (some * cyclic[None]).astype(jnp.float32) @ some.astype(jnp.float32) > 0
 
-    return lax.while_loop(lambda s: s[0], without_cycles, (jnp.any(improving), found))[1]
+    endless = lax.cond(again, through, jnp.zeros_like, some.value)
+    apart = jnp.where((cyclic[:, None] | cyclic[None]) & ~diagonal, zero, start)
+    other, _ = _floyd_warshall(semiring, jnp.where(diagonal, one, apart), tracked, again)
+    limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else walks.value
+    mended = _Walks(jnp.where(endless, limit, other.value), None, endless)
+    if tracked:
+        mended = mended._replace(before=jnp.where(endless, some.before, other.before))
+    return jax.tree.map(functools.partial(jnp.where, again), mended, walks)
 
 
 def _floyd_warshall(
-    semiring: SelectiveSemiring, start: jax.Array, tracked: bool
+    semiring: SelectiveSemiring, start: jax.Array, tracked: bool, wanted: ArrayLike
 ) -> tuple[_Walks, jax.Array]:
     """The best walks by edges of `start`; and which nodes were found on a cycle that is better than
     the empty walk. After the first of these values may be anything.
@@ -454,7 +456,8 @@ def _floyd_warshall(
         return walks, improving
 
     state = (value, before), on_cycles(value)
-    walks, improving = lax.fori_loop(0, size // width, block, state)
+    turns = size // width if wanted is True else jnp.where(wanted, size // width, 0)
+    walks, improving = lax.fori_loop(0, turns, block, state)
     value, before = jax.tree.map(lambda x: x[:count, :count], walks)
     return _Walks(value, before, jnp.zeros(start.shape, bool)), improving[:count]
 
