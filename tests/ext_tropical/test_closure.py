@@ -283,6 +283,28 @@ def test_predecessors_lead_back_to_the_source(n):
             assert steps < n
 
 
+FLOATS = {
+    "positive": lambda x, _: x,
+    "some that sums lose": lambda x, _: np.where(x < 0.5, x * 1e-9, x * 1e3),
+    "some next to zero": lambda x, _: np.where(x < 0.5, 1e-12, x),
+    "negative ones": lambda x, potential: x + potential[:, None] - potential,
+}
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_rows_of_predecessors_are_trees_though_sums_are_rounded(kind):
+    rng = np.random.default_rng(1)
+    n = BLOCK + 36
+    weights = FLOATS[kind](rng.uniform(0.1, 1, (n, n)), rng.uniform(-3, 3, n))
+    weights = np.where(rng.random((n, n)) < 3 / n, weights, INF).astype(np.float32)
+    result = closure(weights)
+    np.testing.assert_allclose(result.value, csgraph.johnson(sparse(weights)), rtol=1e-5, atol=1e-5)
+    before, (row, node) = np.asarray(result.predecessors()), np.indices((n, n))
+    for _ in range(n):
+        node = np.where((node == row) | (node < 0), node, before[row, node])
+    np.testing.assert_array_equal(node == row, result.feasible)
+
+
 def test_walks_end_where_nothing_converges():
     weights = np.full((5, 5), -1.0)
     result = closure(weights)
