@@ -219,7 +219,7 @@ class AdContext:
         ) -> Any:
             return transform(graph, argnums, rules=rules)
 
-        self._derived = functools.lru_cache(capacity)(derived)
+        self._derived = functools.lru_cache(capacity, typed=True)(derived)  # False is no argnums
         self.cache_info, self.cache_clear = self._derived.cache_info, self._derived.cache_clear
 
     def _of(self, transform: Callable[..., Any], graph: Graph, argnums: Argnums) -> Any:

@@ -135,10 +135,11 @@ def test_the_context_traces_a_derivative_once_for_each_rule_set():
     context = AdContext(capacity=2)
     square = trace(lambda x: (x * x).sum(), np.ones(3))
     assert context.grad(square) is context.grad(trace(lambda y: (y * y).sum(), np.ones(3)))
+    ends_in(lambda: context.grad(square, False), InvalidConfig)  # though 0 is kept
     context.jvp(square)
     context.vjp(square, [0])
     context.linearize(square)
-    assert context.cache_info() == (1, 4, 2, 2)
+    assert context.cache_info() == (1, 5, 2, 2)
     bare = trace(lambda a: apply(ScaledSquare(2.0), a)[0].sum(), np.ones(3))
     for _ in range(2):  # equal graphs with other rules have other derivatives
         ends_in(lambda: context.grad(bare), ADRuleError)
