@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .errors import InvalidConfig, TenferroError, Unsupported
+from .errors import InvalidConfig, TenferroError, Unsupported, require_capacity
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
 from .shapes import PyTree, is_inexact, struct, x64_enabled
@@ -213,6 +213,7 @@ class AdContext:
 
     def __init__(self, rules: ExtensionRuleSet | None = None, capacity: int = 128):
         require_rules(rules, "AdContext")
+        require_capacity(capacity, "AdContext")
 
         def derived(
             transform: Callable[..., Any], graph: Graph, argnums: Argnums, x64: bool, own: object

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, require_capacity
 from ..extension.carrier import Extension
 from ..extension.routes import Route, here, route_of
 from ..extension.rules import ExtensionRuleSet, require_rules
@@ -226,13 +226,7 @@ class Engine:
     ):
         require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-            raise InvalidConfig(
-                where="Engine",
-                given=f"capacity={capacity!r}",
-                needed="a positive integer",
-                fix="The default is 128.",
-            )
+        require_capacity(capacity, "Engine")
         self._capacity, self._rules, self._runtimes = capacity, rules, runtimes
         # Not of a method, so that programs are freed with their engine.
         self._programs = functools.lru_cache(capacity)(functools.partial(_compiled, runtimes))
