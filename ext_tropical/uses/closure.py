@@ -35,7 +35,9 @@ from ..algebra.semiring import (
 )
 from ..algebra.shipped import max_mul, max_plus, min_plus, or_and
 from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argmax
+from ..step.at_winner import entries_at
 from ..step.einsum_op import one_dtype
+from ..step.weighted_sum import Place
 
 _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
 """The limit, by dtype, of values of walks that get better without end; it is not known for other
@@ -466,21 +468,22 @@ def _along(semiring: SelectiveSemiring, before: jax.Array, a: jax.Array) -> jax.
     """The value of each walk as the product of its edges, for derivatives: parts of walks are
     joined to parts of twice as many edges until each begins at the row's node.
     """
-    count = a.shape[0]
-    row = lax.broadcasted_iota(jnp.int32, a.shape, 0)
-    edge = jnp.take_along_axis(a, jnp.maximum(before, 0), axis=0)
+    row, column = (lax.broadcasted_iota(jnp.int32, a.shape, axis) for axis in (0, 1))
+    entries = functools.partial(entries_at, "ij,jk->ik")
+    edge = entries(Place.RHS, a, jnp.maximum(before, 0))
     part = jnp.where(before < 0, jnp.asarray(semiring.one(a.dtype)), edge)
-    begin = jnp.where(before < 0, row, before)
 
-    def joined(state: Any) -> Any:
+    def joined(state: Any, _: None) -> Any:
+        """No cond for walks that are complete: under vmap JAX has no transpose of it."""
         part, begin = state
-        part = semiring.times(jnp.take_along_axis(part, begin, axis=1), part)
-        return part, jnp.take_along_axis(begin, begin, axis=1)
+        complete = begin == row
+        at = jnp.where(complete, column, begin)  # apart, or a transpose would add to one place
+        longer = semiring.times(entries(Place.LHS, part, at), part)
+        begin = jnp.where(complete, row, jnp.take_along_axis(begin, at, axis=1))
+        return (jnp.where(complete, part, longer), begin), None
 
-    state = part, begin
-    for _ in range(max(count - 1, 0).bit_length()):
-        state = lax.cond(jnp.all(state[1] == row), lambda state: state, joined, state)
-    return state[0]
+    state = part, jnp.where(before < 0, row, before)
+    return lax.scan(joined, state, None, length=(a.shape[0] - 1).bit_length())[0][0]
 
 
 @jax.jit

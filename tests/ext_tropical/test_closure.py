@@ -414,6 +414,20 @@ def test_gradient_follows_the_walk(name):
         np.testing.assert_array_equal(gradient(weights, s, t), want)
 
 
+def test_the_gradient_of_a_batch_is_that_of_each_graph():
+    """Also where one of them has a cycle that gets better."""
+    rng = np.random.default_rng(6)
+    graphs = np.stack([graph(rng, 6), graph(rng, 6, low=-9), graph(rng, 6)])
+
+    def total(graphs):
+        value = jax.vmap(lambda a: closure(a).value)(graphs)
+        return jnp.where(jnp.isfinite(value), value, 0).sum()
+
+    many = jax.jit(jax.grad(total))(graphs)
+    assert not closure(graphs[1]).converged.all()
+    np.testing.assert_array_equal(many, [jax.grad(total)(a[None])[0] for a in graphs])
+
+
 def test_integers_and_sixteen_bits():
     rng = np.random.default_rng(9)
     weights = graph(rng, 9)
