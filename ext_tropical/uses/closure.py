@@ -203,8 +203,9 @@ class ClosureResult:
         return known[known >= 0]
 
     def predecessors(self) -> jax.Array:
-        """For every pair the last node but one on a best walk: int32 (n, n); -1 on the diagonal and
-        if there is no walk. Each row is a tree: following row i back from any j ends at i.
+        """For every pair the node before the last on `walk(i, j)`: int32 (n, n); -1 on the diagonal
+        and if there is no walk. Each row is a tree: following row i back from any node that i
+        reaches ends at i.
 
         Cost: some two products of n x n matrices, once for a result of concrete arrays.
 
@@ -248,15 +249,15 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
     in blocks.
 
     Under min_plus these are the lengths of shortest paths, -inf for pairs whose walks can pass a
-    cycle of negative weight; under max_plus of longest paths, inf through a cycle of positive
+    cycle of negative weight; under max_plus of longest walks, inf through a cycle of positive
     weight; under or_and reachability, under min_max the bottlenecks. Weights of a cycle are added
     in the operand's dtype: for floats a cycle of weight zero that rounds below zero counts as
     negative. max_mul is for non-negative entries.
 
     Args:
       a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero if
-        there is no edge. The infinity of the other sign is not a valid weight: together with a
-        missing edge it gives NaN.
+        there is no edge. Under min_plus and max_plus the infinity of the other sign is not a valid
+        weight: together with a missing edge it gives NaN.
       semiring: a selective semiring, or its name.
 
     Returns:
@@ -272,8 +273,8 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
     zero if the value is infinite because walks get better without end.
 
     Cost: less than two products of n x n matrices and a few matrices of memory, whatever the
-    lengths of best walks; four times that if cycles get better. Walks take two products more, and a
-    gradient also gathers n x n entries for each doubling of the longest best walk.
+    lengths of best walks; four times that if some walk gets better without end. Walks take two
+    products more. A gradient takes those, and gathers n x n entries log2(n) times.
 
     Example:
       >>> import jax.numpy as jnp
