@@ -317,7 +317,7 @@ def site_of(ctx: LoweringContext) -> Site:
     else:
         partitioned = getattr(axes, "num_devices", 1) not in (None, 1)
         knows_mesh = getattr(axes, "abstract_mesh", None) is not None
-        splits = partitioned and knows_mesh and x64_here() == x64_elsewhere()
+        splits = partitioned and knows_mesh and x64_enabled() == x64_elsewhere()
     platform = module.platforms[0] if len(module.platforms) == 1 else "default"
     exporting = module.lowering_parameters.for_export
     return Site(platform, exporting, partitioned, splits and not exporting)
@@ -328,10 +328,10 @@ def x64_elsewhere() -> bool:
     XLA's partitioner asks for the programs of devices in a thread of its own.
     """
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return bool(thread.submit(x64_here).result())
+        return bool(thread.submit(x64_enabled).result())
 
 
-def x64_here() -> bool:
+def x64_enabled() -> bool:
     """Whether 64-bit types are on in this thread."""
     config: Any = jax.config
     return bool(config.jax_enable_x64)

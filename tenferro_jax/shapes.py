@@ -12,6 +12,7 @@ import numpy as np
 from .dimensions import SymDim, are_equal, bind_dim, require_constraints, symbols_of, undecided
 from .errors import DTypeError, ShapeError
 from .jax_seam import is_symbolic_dim, scope_constraints
+from .jax_seam import x64_enabled as x64_enabled
 
 PyTree: TypeAlias = object
 """An array, or tuples, lists and dicts of such: what JAX calls a pytree."""
@@ -109,11 +110,6 @@ def is_jax_dtype(dtype: jax.typing.DTypeLike) -> bool:
 def struct(meta: TensorMeta) -> jax.ShapeDtypeStruct:
     """The ShapeDtypeStruct of a TensorMeta."""
     return jax.ShapeDtypeStruct(meta.shape, meta.dtype)
-
-
-def x64_enabled() -> bool:
-    """Whether JAX keeps 64-bit types."""
-    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
 _PLAIN_TYPES: set[type] = set()

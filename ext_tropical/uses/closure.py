@@ -2,9 +2,9 @@
 
 A closure is that of Floyd and Warshall: nodes are allowed one after another as inner nodes of
 walks. Blocks of nodes are allowed at once, so that nearly all work is products of matrices by the
-step op. The last node but one of each walk is found afterwards, by one product of the closure with
-the edges, where values get strictly worse along these nodes. Where they do not, as along edges of
-weight zero, it is kept while nodes are allowed, which takes twice as long.
+step op. The node before the last of each walk is found afterwards, by one product of the closure
+with the edges, where values get strictly worse along these nodes. Where they do not, as along edges
+of weight zero and below, it is kept while nodes are allowed, which takes three times as long.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -207,7 +207,8 @@ class ClosureResult:
         and if there is no walk. Each row is a tree: following row i back from any node that i
         reaches ends at i.
 
-        Cost: some two products of n x n matrices, once for a result of concrete arrays.
+        Cost: some two products of n x n matrices; ten if an edge has weight zero or a negative one,
+          twenty if some walk gets better without end. Once for a result of concrete arrays.
 
         Example:
           >>> import jax.numpy as jnp
@@ -273,8 +274,8 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
     zero if the value is infinite because walks get better without end.
 
     Cost: less than two products of n x n matrices and a few matrices of memory, whatever the
-    lengths of best walks; four times that if some walk gets better without end. Walks take two
-    products more. A gradient takes those, and gathers n x n entries log2(n) times.
+    lengths of best walks; three times that if some walk gets better without end. Walks take what
+    `predecessors` says. A gradient takes that too, and gathers n x n entries log2(n) times.
 
     Example:
       >>> import jax.numpy as jnp
@@ -304,11 +305,7 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
 @functools.partial(jax.jit, static_argnums=1)
 def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.Array]:
     """Value, and whether it converged."""
-
-    def run(a: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = _walks(semiring, a, tracked=False)
-        return found.value, ~found.endless
-
+    run = functools.partial(_values, semiring)
     if not jnp.issubdtype(a.dtype, jnp.inexact):
         return run(a)
     derived = jax.custom_jvp(run)
@@ -324,79 +321,73 @@ def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.A
     return derived(a)
 
 
+def _values(semiring: SelectiveSemiring, a: jax.Array) -> tuple[jax.Array, jax.Array]:
+    one, zero = (jnp.asarray(f(a.dtype)) for f in (semiring.one, semiring.zero))
+    diagonal = jnp.eye(a.shape[0], dtype=bool)
+    start = jnp.where(diagonal, semiring.plus(one, a), a)
+    value, _, improving = _floyd_warshall(semiring, start)
+    # Nodes of a strongly connected part with a cycle that gets better are all on such cycles. Walks
+    # between other pairs do not pass them. What is not needed takes next to no time.
+    again = jnp.any(improving)
+    some, *_ = _floyd_warshall(or_and, start != zero, wanted=again)
+    cyclic = jnp.any(some & some.T & improving[None], 1)
+
+    def through(some: jax.Array) -> jax.Array:
+        return (some * cyclic[None]).astype(jnp.float32) @ some.astype(jnp.float32) > 0
+
+    endless = lax.cond(again, through, jnp.zeros_like, some)
+    other, *_ = _floyd_warshall(semiring, _without(semiring, a, cyclic), wanted=again)
+    limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else value
+    return jnp.where(again, jnp.where(endless, limit, other), value), ~(again & endless)
+
+
+def _without(semiring: SelectiveSemiring, a: jax.Array, cyclic: jax.Array) -> jax.Array:
+    """The edges between all nodes but these, and empty walks."""
+    one, zero = (jnp.asarray(f(a.dtype)) for f in (semiring.one, semiring.zero))
+    apart = jnp.where(cyclic[:, None] | cyclic[None], zero, a)
+    return jnp.where(jnp.eye(a.shape[0], dtype=bool), one, apart)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _before(
     semiring: SelectiveSemiring, a: jax.Array, value: jax.Array, converged: jax.Array
 ) -> jax.Array:
-    """The last node but one of each walk."""
-    if not a.shape[0]:
-        return jnp.zeros(a.shape, jnp.int32)
+    """The node before the last of each walk."""
     none, diagonal = semiring.zero(a.dtype), jnp.eye(a.shape[0], dtype=bool)
     edges = jnp.where(diagonal, none, a)
     found = tropical_einsum_with_argmax("ij,jk->ik", value, edges, semiring=semiring).winner
     found = jnp.where((value == none) | diagonal, -1, found)
     there = jnp.take_along_axis(value, jnp.maximum(found, 0), axis=1)
-    falls = jnp.all((found < 0) | semiring.better(there, value)) & jnp.all(converged)
-
-    kept = _walks(semiring, a, tracked=True, wanted=~falls).before
-    return jnp.where(falls, found, kept)
-
-
-class _Walks(NamedTuple):
-    """Of each pair the value, the last node but one of its walk, or nothing, and whether walks get
-    better without end.
-    """
-
-    value: jax.Array
-    before: Any
-    endless: jax.Array
-
-
-def _walks(
-    semiring: SelectiveSemiring, a: jax.Array, *, tracked: bool, wanted: ArrayLike = True
-) -> _Walks:
-    """The best walks; anything if they are not wanted, which takes next to no time: a loop has no
-    turn then, also under vmap.
-    """
-    one, zero = (jnp.asarray(f(a.dtype)) for f in (semiring.one, semiring.zero))
-    diagonal = jnp.eye(a.shape[0], dtype=bool)
-    start = jnp.where(diagonal, semiring.plus(one, a), a)
-    if not a.shape[0]:
-        return _Walks(start, None, diagonal)
-    walks, improving = _floyd_warshall(semiring, start, tracked, wanted)
-    # Nodes of a strongly connected part with a cycle that gets better are all on such cycles. Walks
-    # between other pairs do not pass them.
-    again = jnp.any(improving) & wanted
-    some, _ = _floyd_warshall(or_and, start != zero, tracked, again)
-    cyclic = jnp.any(some.value & some.value.T & improving[None], 1)
-
-    def through(some: jax.Array) -> jax.Array:
-        return (some * cyclic[None]).astype(jnp.float32) @ some.astype(jnp.float32) > 0
-
-    endless = lax.cond(again, through, jnp.zeros_like, some.value)
-    apart = jnp.where((cyclic[:, None] | cyclic[None]) & ~diagonal, zero, start)
-    other, _ = _floyd_warshall(semiring, jnp.where(diagonal, one, apart), tracked, again)
-    limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else walks.value
-    mended = _Walks(jnp.where(endless, limit, other.value), None, endless)
-    if tracked:
-        mended = mended._replace(before=jnp.where(endless, some.before, other.before))
-    return jax.tree.map(functools.partial(jnp.where, again), mended, walks)
+    all_converged = jnp.all(converged)
+    falls = jnp.all((found < 0) | semiring.better(there, value)) & all_converged
+    finite = _without(semiring, a, ~jnp.diagonal(converged))
+    _, kept, _ = _floyd_warshall(semiring, finite, tracked=True, wanted=~falls)
+    reached = (a != none) | diagonal
+    _, some, _ = _floyd_warshall(or_and, reached, tracked=True, wanted=~all_converged)
+    return jnp.where(falls, found, jnp.where(converged, kept, some))
 
 
 def _floyd_warshall(
-    semiring: SelectiveSemiring, start: jax.Array, tracked: bool, wanted: ArrayLike
-) -> tuple[_Walks, jax.Array]:
-    """The best walks by edges of `start`; and which nodes were found on a cycle that is better than
-    the empty walk. After the first of these values may be anything.
+    semiring: SelectiveSemiring,
+    start: jax.Array,
+    *,
+    tracked: bool = False,
+    wanted: ArrayLike = True,
+) -> tuple[jax.Array, Any, jax.Array]:
+    """The values of best walks by edges of `start`; if tracked, the node before the last of each;
+    and which nodes were found on a cycle that is better than the empty walk. After the first of
+    these values may be anything.
 
-    If tracked, a walk takes the place of another one only if it is better, and of equal ones the
-    first winner does. So the last nodes but one of a row are a tree also where cycles leave a walk
-    as good as it was: where walks to a node and to the one before it become best at one time, both
-    are continued by the same row of the block, which is a tree.
+    In a tracked closure a walk takes the place of another one only if it is better, and of equal
+    ones the first winner does. So the nodes before the last are a tree for each row, also where
+    cycles leave a walk as good as it was: where walks to a node and to the one before it become
+    best at one time, both are continued by the same row of the block, which is a tree.
+
+    Where it is not wanted the loop has no turn, also under vmap, and the results are no walks.
     """
     count = start.shape[0]
-    width = min(BLOCK, count)
-    size = -(-count // width) * width
+    width = min(BLOCK, max(count, 1))
+    size = max(-(-count // width), 1) * width
     one, zero = semiring.one(start.dtype), semiring.zero(start.dtype)
     diagonal = jnp.eye(size, dtype=bool)
     added = jnp.where(diagonal, one, zero).astype(start.dtype)
@@ -459,10 +450,10 @@ def _floyd_warshall(
         return walks, improving
 
     state = (value, before), on_cycles(value)
-    turns = size // width if wanted is True else jnp.where(wanted, size // width, 0)
+    turns = jnp.where(wanted, size // width, 0)
     walks, improving = lax.fori_loop(0, turns, block, state)
     value, before = jax.tree.map(lambda x: x[:count, :count], walks)
-    return _Walks(value, before, jnp.zeros(start.shape, bool)), improving[:count]
+    return value, before, improving[:count]
 
 
 def _along(semiring: SelectiveSemiring, before: jax.Array, a: jax.Array) -> jax.Array:

@@ -293,6 +293,13 @@ class GraphBuilder:
             in_tree = jax.tree.structure(tuple(self._inputs))
         if out_tree is None:
             out_tree = jax.tree.structure(tuple(v.index for v in outputs))
+        for tree, values in ((in_tree, self._inputs), (out_tree, outputs)):
+            if getattr(tree, "num_leaves", None) != len(values):
+                raise InvalidConfig(
+                    where="GraphBuilder.build",
+                    given=f"the tree {tree!r:.200}",
+                    needed=f"a tree of {len(values)} leaves",
+                )
         number = {old: new for new, old in enumerate(self._inputs)}
         metas = [self._metas[i] for i in self._inputs]
         nodes: list[Node] = []

@@ -174,12 +174,12 @@ def transposed(x: jax.Array, *axes: int | Sequence[int]) -> jax.Array:
 
 
 if TYPE_CHECKING:
-    Table = Any  # what the table at the end adds
+    _Tabled = Any  # the operators and methods of the table at the end
 else:
-    Table = object
+    _Tabled = object
 
 
-class TracedTensor(Handle, Table):  # type: ignore[misc]
+class TracedTensor(Handle, _Tabled):  # type: ignore[misc]
     """A lazy tensor: an input, or the result of a JAX function of other lazy tensors.
 
     It is immutable, and nothing runs before `eval`. Operators and methods are those of JAX arrays,

@@ -4,6 +4,7 @@ walks re-walked.
 
 import functools
 import itertools
+import pickle
 
 import jax
 import jax.export
@@ -451,6 +452,25 @@ def test_the_result_is_a_pytree_for_jit_and_vmap():
         np.testing.assert_array_equal(results.value[i], one.value)
         np.testing.assert_array_equal(walks[i][walks[i] >= 0], one.walk(0, 4))
         np.testing.assert_array_equal(befores[i], one.predecessors())
+
+
+def test_walks_are_the_same_wherever_a_result_is_asked_first():
+    """A result keeps its predecessors; never those of a program that is being traced."""
+    weights = graph(np.random.default_rng(11), 8, density=0.5)
+    want = np.asarray(closure(weights).predecessors())
+    result = closure(weights)
+    with jax.checking_leaks():
+        inside = jax.jit(lambda i: result.predecessors()[i])(jnp.arange(8))
+    exported = jax.export.export(jax.jit(lambda a: closure(a).predecessors()))(weights)
+    for found in (
+        inside,
+        result.predecessors(),
+        pickle.loads(pickle.dumps(result)).predecessors(),
+        jax.tree.map(jnp.copy, result).predecessors(),
+        jax.jit(closure)(weights).predecessors(),
+        jax.export.deserialize(exported.serialize()).call(weights),
+    ):
+        np.testing.assert_array_equal(found, want)
 
 
 @pytest.mark.few(1)

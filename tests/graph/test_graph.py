@@ -250,6 +250,14 @@ def test_wrong_kinds_of_things():
             r"GraphBuilder\.build",
         ),
         (
+            (
+                lambda tree=tree: other.build([value], out_tree=tree)
+                for tree in (jax.tree.structure((0, 0)), 3)
+            ),
+            InvalidConfig,
+            r"GraphBuilder\.build",
+        ),
+        (
             (lambda: builder.add(op, np.ones(2), np.ones(2)) for op in (3, Add)),
             InvalidConfig,
             "an instance of",
