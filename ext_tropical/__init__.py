@@ -16,11 +16,12 @@ from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_
 from .network.tropical_plan import plan_tropical_einsum
 from .step.einsum_op import TropicalEinsum
 from .uses.align import align
-from .uses.closure import closure, matrix_power
+from .uses.chain import Chain, viterbi
+from .uses.closure import closure
 from .uses.dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
-from .uses.viterbi import viterbi
 
 __all__ = [
+    "Chain",
     "MaxMul",
     "MaxPlus",
     "MinPlus",
@@ -32,7 +33,6 @@ __all__ = [
     "best_assignment",
     "closure",
     "log_sum_exp",
-    "matrix_power",
     "max_mul",
     "max_plus",
     "min_max",
@@ -67,7 +67,8 @@ if not TYPE_CHECKING:  # a checker of types would take every name
             "ext_tropical.step.log_einsum.": "LogEinsum",
             "ext_tropical.step.weighted_sum.": "Place WeightedSum",
             "ext_tropical.uses.align.": "AlignResult",
-            "ext_tropical.uses.closure.": "ClosureResult",
-            "ext_tropical.uses.viterbi.": "ViterbiResult",
+            "ext_tropical.uses.chain.": "ChainMarginals ChainPath",
+            "ext_tropical.uses.chain.ChainPath": "ViterbiResult",
+            "ext_tropical.uses.closure.": "ClosureResult matrix_power",
         },
     )

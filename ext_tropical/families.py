@@ -19,6 +19,7 @@ from .step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
 from .step.sum_einsum import SumEinsum
 from .step.weighted_sum import WeightedSum
 from .uses.alignment_op import Alignment, AlignmentCounts
+from .uses.chain_op import ChainSamples, ChainScore
 
 
 def register() -> None:
@@ -50,6 +51,8 @@ def register() -> None:
         Rows(1),
         Alignment(semiring, False, False, False),
         AlignmentCounts(1.0, False, False, False),
+        ChainScore(semiring),
+        ChainSamples(),
     ):
         if lookup_extension_factory(default.family_id) is None:
             register_extension(ExtensionFactory(type(default), default))

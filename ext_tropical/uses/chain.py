@@ -1,0 +1,503 @@
+"""Markov chains: the best sequences of states, the score of all, posteriors and samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from tenferro_jax.einsum.spread import on_automatic_axes
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.extension import apply
+from tenferro_jax.shapes import as_array
+
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
+from ..algebra.shipped import LogSumExp, max_plus
+from ..step.einsum_op import one_dtype
+from .chain_op import ChainSamples, ChainScore, scored
+
+_ALL = LogSumExp()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ChainPath:
+    """The best state sequence, or with k the k best, as a pytree. Leading axes are those of the
+    chain.
+
+    Attributes:
+      score: its score, a scalar in the dtype of the inputs; the semiring's zero if no sequence is
+        possible. With k (k,), the best first; zero where there are fewer sequences.
+      states: int32 (T,), the states from first to last; -1 if no sequence is possible, and behind
+        the length. With k (k, T).
+      feasible: a boolean scalar, whether any sequence is possible. With k (k,).
+    """
+
+    score: jax.Array
+    states: jax.Array
+    feasible: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ChainMarginals:
+    """The posterior of a chain, as a pytree: 0 if no sequence is possible, NaN if log_partition is
+    NaN or inf.
+
+    Attributes:
+      states: (..., T, S), the probability of each state at each time; 0 behind the length.
+      transitions: (..., R, S, S), banded (..., R, K, S): how often each transition is expected; R
+        is 1 if all steps have the same transition, else T - 1.
+      log_partition: (...), the score of all sequences.
+    """
+
+    states: jax.Array
+    transitions: jax.Array
+    log_partition: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """All sequences of T states among S, with scores: a hidden Markov model given what was
+    observed, or a linear-chain CRF; as a pytree.
+
+    The score of a sequence s is initial[s0] + emission[0, s0] + transition[s0, s1] +
+    emission[1, s1] + ... + final[s at the end]; it is not normalised. For a hidden Markov model
+    these are log probabilities, emission[t] those of the observation at t.
+
+    Leading axes broadcast: each batch element is a chain. All floating arrays have one dtype, in
+    which scores are added.
+
+    Args:
+      initial: (S,) or (..., S), of the first state.
+      transition: (S, S), from the row's state to the column's, the same in all steps; or
+        (..., R, S, S), where R is 1 or T - 1. If `banded` S, S is K, S: [k, j] is from state j - k
+        into state j, and no others are possible, as in left-to-right models and CTC. Entries with
+        j < k are ignored.
+      emission: (..., T, S), of each state at each time. S and T are at least 1.
+      lengths: integers (...): how many times count; None for all. What lies behind them in emission
+        and in transitions of single steps has no influence, also NaN. Outside 1..T no sequence is
+        possible.
+      final: (S,) or (..., S), of the last state; None for none.
+      banded: whether the transition has a band.
+      checkpoint: whether the native kernel keeps the messages of sqrt(T) times and computes the
+        others again: less memory, more time.
+
+    The arrays are checked when something is asked.
+
+    Raises:
+      ShapeError, DTypeError: by each method: the arrays do not fit.
+
+    Example:
+      A hidden Markov model of two states and two signs, of which 0, 0, 1 was observed.
+
+      >>> import jax.numpy as jnp
+      >>> signs = jnp.log(jnp.array([[0.9, 0.1], [0.2, 0.8]]))
+      >>> chain = Chain(
+      ...     jnp.log(jnp.array([0.5, 0.5])),
+      ...     jnp.log(jnp.array([[0.7, 0.3], [0.3, 0.7]])),
+      ...     signs[:, jnp.array([0, 0, 1])].T,
+      ... )
+      >>> print(chain.log_partition().round(3), (100 * chain.marginals().states[:, 0]).round())
+      -2.117 [86. 80. 19.]
+      >>> chain.best().states.tolist()
+      [0, 0, 1]
+    """
+
+    initial: ArrayLike
+    transition: ArrayLike
+    emission: ArrayLike
+    lengths: ArrayLike | None = None
+    _: dataclasses.KW_ONLY
+    final: ArrayLike | None = None
+    banded: bool = dataclasses.field(default=False, metadata={"static": True})
+    checkpoint: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    def best(self, k: int | None = None, semiring: SelectiveSemiring | str = max_plus) -> ChainPath:
+        """The best sequence, or the k best: `viterbi` for all forms of chains.
+
+        Args:
+          k: as in `viterbi`.
+          semiring: as in `viterbi`; scores are multiplied by its times.
+
+        Returns:
+          A ChainPath: score (...), states (..., T) and feasible (...); with k score (..., k),
+          states (..., k, T) and feasible (..., k). Equally good sequences come as in `viterbi`.
+
+        Raises:
+          InvalidConfig, Unsupported: as `viterbi`.
+
+        Gradient: of the score, as that of `viterbi`.
+
+        Cost: T S**2 time, banded T S K; memory for T S messages. With k as `viterbi`.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> emission = jnp.array([[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]])
+          >>> Chain(jnp.zeros(2), jnp.zeros((2, 2)), emission, 2).best().states.tolist()
+          [0, 1, -1]
+        """
+        return _best(self, "Chain.best", k, semiring)
+
+    def log_partition(self) -> jax.Array:
+        """The score of all sequences together, log sum exp(score): of a hidden Markov model the log
+        probability of what was observed.
+
+        Returns:
+          (...) in the dtype of the arrays; -inf if no sequence is possible.
+
+        Gradient: the expected use of each entry; 0 if no sequence is possible. Of any order.
+
+        Cost: that of `best`; with the gradient three times as much.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.zeros((2, 2)), jnp.zeros((3, 2)))
+          >>> print(jnp.exp(chain.log_partition()).round(3))  # 2**3 sequences
+          8.0
+        """
+        return _asked(self, "Chain.log_partition")[0]
+
+    def marginals(self) -> ChainMarginals:
+        """The posterior: probabilities of states, and expected numbers of transitions.
+
+        Returns:
+          A ChainMarginals: states (..., T, S), transitions (..., R, S, S), log_partition (...).
+
+        Gradient: of any order; in jax.shard_map it needs `check_vma=False`.
+
+        Cost: three times that of `log_partition`, in one pass over the times and back.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.array([[0.0, 0.0], [-jnp.inf, 0.0]]),
+          ...               jnp.zeros((3, 2)))
+          >>> found = chain.marginals()  # of 000, 001, 011, 111
+          >>> print(found.states[:, 1].round(2), found.transitions.round(2)[0])
+          [0.25 0.5  0.75] [[0.75 0.5 ]
+           [0.   0.75]]
+        """
+        score, _, moves, states = _asked(self, "Chain.marginals", detailed=True)
+        return ChainMarginals(states, moves, score)
+
+    def log_prob(self, states: ArrayLike) -> jax.Array:
+        """The log probability of sequences: their score less `log_partition`. Its negative is the
+        loss of a CRF.
+
+        Args:
+          states: integers (..., T); leading axes broadcast with those of the chain. What lies
+            behind the length does not count.
+
+        Returns:
+          (...); -inf if the sequence is impossible, or has a state outside 0..S - 1.
+
+        Raises:
+          ShapeError, DTypeError: states do not fit.
+
+        Gradient: of both parts.
+
+        Cost: that of `log_partition`.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.zeros((2, 2)), jnp.zeros((3, 2)))
+          >>> print(jnp.exp(chain.log_prob(jnp.array([0, 1, 0]))).round(3))
+          0.125
+        """
+        where = "Chain.log_prob"
+        op, arrays = _checked(self, where, _ALL)
+        given = jnp.asarray(as_array(states, f"{where}, states"))
+        count = arrays[2].shape[-2]
+        if not jnp.issubdtype(given.dtype, jnp.integer):
+            raise DTypeError(
+                where=f"{where}, states", given=given.dtype.name, needed="integers (..., T)"
+            )
+        if not given.ndim or given.shape[-1] != count:
+            raise ShapeError(
+                where=f"{where}, states", given=f"shape {given.shape}", needed=f"(..., {count})"
+            )
+        run = functools.partial(scored, op)
+        score = _mapped(where, run, [*arrays, given.astype(jnp.int32)], 1)
+        whole = _mapped(where, functools.partial(apply, op), arrays)[0]
+        return jnp.where(score == -jnp.inf, score, score - jnp.broadcast_to(whole, score.shape))
+
+    def entropy(self) -> jax.Array:
+        """The entropy of the distribution of sequences, -sum p log p.
+
+        Returns:
+          (...), in nats; -inf if no sequence is possible.
+
+        Gradient: of any order, by that of the marginals.
+
+        Cost: that of `marginals`.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.zeros((2, 2)), jnp.zeros((3, 2)))
+          >>> print(jnp.exp(chain.entropy()).round(3))
+          8.0
+        """
+        where = "Chain.entropy"
+        op, arrays = _checked(self, where, _ALL)
+        run = functools.partial(apply, dataclasses.replace(op, detailed=True))
+        score, *uses = _mapped(where, run, arrays)
+        for use, x, axes in zip(uses, arrays, _RANKS, strict=False):
+            x = jnp.broadcast_to(x, use.shape)
+            terms = use * jnp.where(use > 0, x, 0)  # impossible states are not used
+            score -= jnp.sum(terms, tuple(range(-axes, 0)))
+        return score
+
+    def sample(self, key: jax.Array, shape: Sequence[int] = ()) -> jax.Array:
+        """Independent sequences, drawn with probability exp(score - log_partition).
+
+        Args:
+          key: of `jax.random`.
+          shape: of the samples of each chain.
+
+        Returns:
+          int32 (*shape, ..., T); -1 behind the length, and if no sequence is possible or
+          log_partition is NaN or inf.
+
+        Raises:
+          InvalidConfig: a shape that is not one.
+
+        Gradient: none.
+
+        Cost: that of `log_partition`, and T S for each sample.
+
+        Example:
+          >>> import jax, jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.array([[0.0, -jnp.inf], [-jnp.inf, 0.0]]),
+          ...               jnp.zeros((3, 2)))
+          >>> drawn = chain.sample(jax.random.key(0), (1000,))  # of 000, 111
+          >>> drawn.shape, bool((drawn[:, :1] == drawn).all()), 450 < int(drawn[:, 0].sum()) < 550
+          ((1000, 3), True, True)
+        """
+        where = "Chain.sample"
+        op, arrays = _checked(self, where, _ALL)
+        sizes = shape if isinstance(shape, Sequence) else (-1,)
+        if not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
+            raise InvalidConfig(
+                where=f"{where}, shape", given=repr(shape), needed="a sequence of sizes"
+            )
+        lead, count = _lead(where, arrays, _RANKS[: len(arrays)]), arrays[2].shape[-2]
+        drawn = (*lead, math.prod(sizes), count)
+        uniforms = jax.random.uniform(key, drawn, arrays[2].dtype)
+        ask = ChainSamples(op.band, op.has_length, op.checkpoint)
+        (states,) = _mapped(where, functools.partial(apply, ask), [*arrays, uniforms], 2)
+        states, n = states.reshape(*lead, *sizes, count), len(lead)
+        return jnp.moveaxis(states, range(n), range(len(sizes), len(sizes) + n))
+
+
+_RANKS = (1, 3, 2, 0)
+"""The axes of initial, transition, emission and length of one chain."""
+
+
+def _asked(chain: Chain, where: str, *, detailed: bool = False) -> Any:
+    op, arrays = _checked(chain, where, _ALL)
+    run = functools.partial(apply, dataclasses.replace(op, detailed=detailed))
+    return _mapped(where, run, arrays)
+
+
+def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring | str) -> ChainPath:
+    algebra = as_selective(semiring, where)
+    op, arrays = _checked(chain, where, algebra)
+    most = jnp.iinfo(jnp.int32).max
+    if k is not None:
+        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= most:
+            raise InvalidConfig(
+                where=f"{where}, k", given=repr(k), needed=f"None or an integer from 1 to {most}"
+            )
+        if not all(isinstance(size, int) for size in arrays[2].shape[-2:]):
+            raise Unsupported(
+                where=f"{where}, k",
+                given=f"emission of the symbolic shape {arrays[2].shape}",
+                needed="sizes that are numbers, or k=None",
+            )
+    op = dataclasses.replace(op, k=int(k or 0), detailed=True)
+    score, states = _mapped(where, functools.partial(apply, op), arrays)
+    return ChainPath(score, states, score != jnp.asarray(algebra.zero(score.dtype)))
+
+
+def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, list[jax.Array]]:
+    """The op of a chain, and its inputs with leading axes; the final scores are part of the
+    emission.
+    """
+    names = ["initial", "transition", "emission", *["final"] * (chain.final is not None)]
+    given = [getattr(chain, name) for name in names]
+    initial, transition, emission, *final = (
+        jnp.asarray(as_array(x, f"{where}, {name}")) for x, name in zip(given, names, strict=True)
+    )
+    lengths = [
+        jnp.asarray(as_array(x, f"{where}, lengths")) for x in [chain.lengths] if x is not None
+    ]
+    one_dtype(where, semiring, [x.dtype for x in (initial, transition, emission, *final)], given)
+    if transition.ndim == 2:
+        transition = transition[None]
+    count, states = emission.shape[-2:] if emission.ndim > 1 else (0, 0)
+    steps, rows, columns = transition.shape[-3:] if transition.ndim > 2 else (0, 0, 0)
+    if (
+        0 in (count, states)
+        or any(x.shape[-1:] != (states,) for x in (initial, *final))
+        or columns != states
+        or (not 1 <= rows <= states if chain.banded else rows != states)
+        or (steps != 1 and steps != count - 1)
+    ):
+        moves = (
+            "(K, S), K from 1 to S, or (..., R, K, S)"
+            if chain.banded
+            else "(S, S) or (..., R, S, S)"
+        )
+        raise ShapeError(
+            where=where,
+            given=", ".join(f"{name} of shape {np.shape(x)}" for name, x in zip(names, given)),
+            needed=f"initial (..., S), transition {moves}, emission (..., T, S), final (..., S); "
+            f"S and T at least 1, R 1 or T - 1",
+            fix="For a batch of transitions give them the axis of R, of size 1.",
+        )
+    if lengths and not jnp.issubdtype(lengths[0].dtype, jnp.integer):
+        raise DTypeError(where=f"{where}, lengths", given=lengths[0].dtype.name, needed="integers")
+    arrays = [initial, transition, emission, *(x.astype(jnp.int32) for x in lengths)]
+    _lead(where, [*arrays, *final], [*_RANKS[: len(arrays)], *[1] * len(final)])
+    if final:
+        end, last = lengths[0] if lengths else jnp.int32(count), final[0][..., None, :]
+        time = jnp.arange(count, dtype=jnp.int32).reshape(*(1,) * end.ndim, count, 1)
+        ends = time == end[..., None, None] - 1
+        shape = jnp.broadcast_shapes(emission.shape, last.shape, ends.shape)
+        ends, emission, last = (jnp.broadcast_to(x, shape) for x in (ends, emission, last))
+        arrays[2] = jnp.where(ends, semiring.times(emission, last), emission)
+    band = rows if chain.banded else 0
+    return ChainScore(SemiringKey.of(semiring), band, bool(lengths), chain.checkpoint), arrays
+
+
+def _lead(where: str, arrays: Sequence[jax.Array], ranks: Sequence[int]) -> tuple[int, ...]:
+    """The leading axes of arrays that have so many axes behind them."""
+    leads = [x.shape[: x.ndim - n] for x, n in zip(arrays, ranks, strict=True)]
+    try:
+        return jnp.broadcast_shapes(*leads)
+    except ValueError as error:
+        raise ShapeError(
+            where=where,
+            given=f"leading axes {', '.join(map(str, leads))}",
+            needed="leading axes that broadcast",
+        ) from error
+
+
+def _mapped(where: str, run: Callable[..., Any], arrays: Sequence[jax.Array], *ranks: int) -> Any:
+    """A function of one chain, mapped over the leading axes. An array is mapped over those that it
+    has, so that what all chains share is there once.
+
+    Args:
+      where: for errors.
+      run: the function, of arrays without leading axes.
+      arrays: those of a chain, then others.
+      *ranks: how many axes of the others are no leading ones.
+    """
+    every = [*_RANKS[: len(arrays) - len(ranks)], *ranks]
+    lead, given, axes = _lead(where, arrays, every), [], []
+    for x, rank in zip(arrays, every, strict=True):
+        own = (1,) * (len(lead) + rank - x.ndim) + x.shape[: x.ndim - rank]
+        has = [size == whole for size, whole in zip(own, lead, strict=True)]
+        kept = [size for size, there in zip(own, has, strict=True) if there]
+        given.append(x.reshape(*kept, *x.shape[x.ndim - rank :]))
+        axes.append([0 if there else None for there in has])
+    for level in reversed([*zip(*axes, strict=True)]):
+        run = jax.vmap(run, in_axes=level)
+    return on_automatic_axes(run)(*given)
+
+
+def viterbi(
+    log_initial: ArrayLike,
+    log_transition: ArrayLike,
+    log_emission: ArrayLike,
+    *,
+    k: int | None = None,
+    semiring: SelectiveSemiring | str = max_plus,
+) -> ChainPath:
+    """The best of all sequences of T states among S, or the k best.
+
+    The score of a sequence s is log_initial[s0] + log_emission[0, s0] + log_transition[s0, s1] +
+    log_emission[1, s1] + ..., with the semiring's times for +. Log probabilities under max_plus,
+    costs under min_plus, probabilities under max_mul.
+
+    Args:
+      log_initial: (S,), of the first state.
+      log_transition: (S, S), from the row's state to the column's.
+      log_emission: (T, S), of the observation at each time, given each state. S and T are at least
+        1. All have one dtype, which the semiring takes. Scores are added in this dtype: convert
+        16-bit floats for long sequences.
+      k: how many different sequences, a positive integer; None for one, without the axis of k.
+      semiring: a selective semiring, or its name.
+
+    Returns:
+      A ChainPath: score, int32 states (T,), feasible. Of equally good last states the smallest
+      is taken; then, going back, the smallest of the equally good states before each state. The k
+      best sequences, if equally good, are in that order too, but under min_max and or_and in any.
+
+    Raises:
+      ShapeError, DTypeError: the inputs do not fit.
+      InvalidConfig: no selective semiring; or k is not a positive integer of int32.
+      Unsupported: k with a symbolic size.
+
+    Gradient: of the score, one at each entry that the sequence uses, as often as it uses it (under
+    max_plus and min_plus). Each of the k scores has that of its sequence.
+
+    Cost: T S**2 time; memory for T S winners. With k both are k times as large: each state has a
+    list of its k best beginnings (Seshadri and Sundberg, 1994). Many sequences at once: jax.vmap.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> stay, move = -0.1, -2.4
+      >>> result = viterbi(
+      ...     jnp.array([-0.7, -0.7]),
+      ...     jnp.array([[stay, move], [move, stay]]),
+      ...     jnp.array([[-0.1, -3.0], [-0.1, -2.0], [-3.0, -0.1], [-3.0, -0.1]]),
+      ... )
+      >>> result.states.tolist(), round(float(result.score), 2)
+      ([0, 0, 1, 1], -3.7)
+      >>> many = viterbi(
+      ...     jnp.array([0.0, -1.0]), jnp.array([[0.0, -3.0], [-3.0, 0.0]]), jnp.zeros((3, 2)), k=3
+      ... )
+      >>> many.states.tolist(), many.score.tolist()
+      ([[0, 0, 0], [1, 1, 1], [0, 0, 1]], [0.0, -1.0, -3.0])
+    """
+    named = {
+        "log_initial": log_initial,
+        "log_transition": log_transition,
+        "log_emission": log_emission,
+    }
+    as_selective(semiring, "viterbi")
+    arrays = [jnp.asarray(as_array(x, f"viterbi, {name}")) for name, x in named.items()]
+    _require_shapes(*(x.shape for x in arrays))
+    return _best(Chain(*named.values()), "viterbi", k, semiring)
+
+
+def _require_shapes(
+    initial: tuple[int, ...],
+    transition: tuple[int, ...],
+    emission: tuple[int, ...],
+) -> None:
+    count = initial[0] if len(initial) == 1 else 0
+    if (
+        count == 0
+        or transition != (count, count)
+        or len(emission) != 2
+        or emission[0] == 0
+        or emission[1] != count
+    ):
+        raise ShapeError(
+            where="viterbi",
+            given=f"log_initial of shape {initial}, log_transition of shape {transition}, "
+            f"log_emission of shape {emission}",
+            needed="shapes (S,), (S, S) and (T, S), S and T at least 1",
+            fix="One row of log_emission for each time, one column for each state; for many "
+            "sequences use jax.vmap.",
+        )

@@ -1,0 +1,718 @@
+"""Markov chains as extension ops: the best sequence of states, the score of all, samples."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tenferro_jax import TensorMeta
+from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.extension import (
+    ExtensionOp,
+    ExtensionRuntimeSet,
+    Kernel,
+    extension_op,
+    require_equal,
+)
+
+from ..algebra.semiring import SelectiveSemiring, SemiringKey
+from ..algebra.shipped import LogSumExp, or_and
+from ..network.question import TYPES, are_numbers
+from ..step.einsum_op import one_dtype
+from ..step.native.library import CHAIN, native
+from .alignment_op import folded
+
+Values = tuple[jax.Array, ...]
+
+
+class ChainOp(ExtensionOp):
+    """An op of scores: initial (S,), transition (R, S, S), emission (T, S); then a length where
+    `has_length`.
+
+    R is 1, for all steps, or T - 1. With a band of K > 0 the transition is (R, K, S): [r, k, j] is
+    from state j - k into state j. Entries of states below 0 have no influence.
+    """
+
+    band: int
+    has_length: bool
+    checkpoint: bool
+
+    def __post_init__(self) -> None:
+        if type(self.band) is not int or self.band < 0:
+            raise InvalidConfig(
+                where=f"{self.family_id}, field band",
+                given=repr(self.band),
+                needed="a non-negative int: 0 for transitions between all states",
+            )
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring."""
+        raise NotImplementedError
+
+    @property
+    def asks(self) -> int:
+        """The number of the question in the library: 0 the score, 1 with details, 2 samples."""
+        raise NotImplementedError
+
+    @property
+    def input_count(self) -> int:
+        """Three, or four."""
+        return 3 + self.has_length
+
+    def checked(self, inputs: Sequence[TensorMeta]) -> TensorMeta:
+        """The emission's meta, if the inputs are a chain's."""
+        initial, transition, emission, *others = inputs
+        where = f"extension {self.family_id}"
+        one_dtype(where, self.algebra, [m.dtype for m in inputs[:3]])
+        ranks = [len(m.shape) for m in inputs[:3]]
+        if (
+            ranks != [1, 3, 2]
+            or 0 in emission.shape
+            or (isinstance(emission.shape[1], int) and self.band > emission.shape[1])
+        ):
+            raise ShapeError(
+                where=where,
+                given=", ".join(map(str, inputs)),
+                needed="(S,), (R, S, S) and (T, S), S and T at least 1; with a band (R, K, S), K "
+                "at most S",
+            )
+        count, states = emission.shape
+        for a, b in zip(transition.shape[1:], (self.band or states, states), strict=True):
+            require_equal(a, b)
+        require_equal(initial.shape[0], states)
+        if transition.shape[0] != 1:
+            require_equal(transition.shape[0], count - 1)
+        if self.has_length and (others[0].dtype != np.int32 or others[0].shape):
+            raise DTypeError(where=where, given=f"length {others[0]}", needed="an int32 scalar")
+        return emission
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Three states, five times, the last of them behind the length."""
+        rng = np.random.default_rng(0)
+        shapes = (3,), (1, self.band or 3, 3), (5, 3)
+        return [[*(rng.normal(size=s) for s in shapes), *[np.int32(4)] * self.has_length]]
+
+
+@extension_op(package="tenferro-ext-tropical", name="chain", version=1)
+class ChainScore(ChainOp):
+    """The score of the best sequence, of the k best, or under log_sum_exp of all.
+
+    Attributes:
+      semiring: a registered selective semiring, log_sum_exp(1), or its key.
+      band: K of a transition of states to the next ones; 0 for one of all pairs.
+      has_length: whether the fourth input is a length: how many rows of emission count. Outside
+        1..T there is no sequence.
+      checkpoint: whether the library keeps few messages and computes the others again.
+      k: how many best sequences; 0 for one, without an axis.
+      detailed: whether there are more outputs. Where the semiring selects, the states, int32 (T,),
+        -1 behind the length and if no sequence is possible; with k they are always there, (k, T).
+        Under log_sum_exp the derivatives by the three inputs, which are the expected uses: 0 if no
+        sequence is possible, NaN if the score is NaN or inf.
+      curved: whether these derivatives are differentiated.
+    """
+
+    semiring: SemiringKey
+    band: int = 0
+    has_length: bool = False
+    checkpoint: bool = False
+    k: int = 0
+    detailed: bool = False
+    curved: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+        super().__post_init__()
+        is_log = isinstance(self.algebra, LogSumExp)
+        if is_log and self.algebra.temperature != 1:
+            raise InvalidConfig(
+                where=f"{self.family_id}, field semiring",
+                given=repr(self.algebra),
+                needed="temperature 1",
+                fix="Divide the scores by it, and multiply the result.",
+            )
+        most = 0 if is_log else 2**31 - 1
+        selects = isinstance(self.algebra, SelectiveSemiring)
+        if not (is_log or selects) or type(self.k) is not int or not 0 <= self.k <= most:
+            raise InvalidConfig(
+                where=f"{self.family_id}, payload",
+                given=repr(self),
+                needed="a selective semiring and k from 0, or log_sum_exp and k = 0",
+            )
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring."""
+        return self.semiring.semiring
+
+    @property
+    def asks(self) -> int:
+        """Whether there are details."""
+        return int(self.detailed)
+
+    @property
+    def output_count(self) -> int:
+        """The score; and the states, or three derivatives."""
+        if isinstance(self.algebra, LogSumExp):
+            return 4 if self.detailed else 1
+        return 2 if self.detailed or self.k else 1
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        emission = self.checked(inputs)
+        score = TensorMeta(emission.dtype, (self.k,) if self.k else ())
+        states = TensorMeta(np.dtype("int32"), (*score.shape, emission.shape[0]))
+        more = inputs[:3] if isinstance(self.algebra, LogSumExp) else [states]
+        return [score, *more][: self.output_count]
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        if are_numbers(inputs):
+            return self.in_steps(*inputs)
+        # With a row behind the length, because JAX has no scan of T - 1 steps for a symbolic T.
+        moves, seen = (x if _is_one(x) else jnp.append(x, x[:1], 0) for x in inputs[1:3])
+        whole = jnp.asarray(inputs[2].shape[0]).astype(jnp.int32)
+        length = jnp.where(inputs[3] > whole, 0, inputs[3]) if self.has_length else whole
+        op = dataclasses.replace(self, has_length=True)
+        outs = op.in_steps(inputs[0], moves, seen, length)
+        metas = self.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in inputs])
+        return [x[tuple(map(slice, m.shape))] for x, m in zip(outs, metas, strict=True)]
+
+    def in_steps(self, *inputs: jax.Array) -> Sequence[jax.Array]:
+        """The outputs by scans over times."""
+        if isinstance(self.algebra, LogSumExp):
+            return _details(self, *inputs) if self.detailed else _messages(self, *inputs)[:1]
+        return (_listed if self.k else _best)(self, *inputs)[: self.output_count]
+
+    def differentiable_form(self) -> ExtensionOp:
+        """With the details, by which the score is differentiated; details by a program's jvp."""
+        is_log = isinstance(self.algebra, LogSumExp)
+        form = dataclasses.replace(self, detailed=True, curved=self.detailed and is_log)
+        return self if form == self else form
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        """That of the product along each sequence; under log_sum_exp by the expected uses."""
+        moved = [i for i, t in enumerate(tangents[:3]) if t is not None]
+        given: Any = [tangents[i] for i in moved]
+        if not moved:
+            return [None] * self.output_count
+
+        def entries(some: Sequence[jax.Array]) -> list[jax.Array]:
+            new = dict(zip(moved, some, strict=True))
+            return [new.get(i, x) for i, x in enumerate(primals)]
+
+        old = [primals[i] for i in moved]
+        if isinstance(self.algebra, SelectiveSemiring):
+            _, slope = jax.jvp(lambda *xs: along(self, outputs[1], *entries(xs)[:3]), old, given)
+            return slope, None
+        parts = (jnp.sum(outputs[1 + i] * t) for i, t in zip(moved, given, strict=True))
+        score = functools.reduce(jnp.add, parts)
+        if not self.curved:
+            return score, None, None, None
+        _, bends = jax.jvp(lambda *xs: tuple(_details(self, *entries(xs))[1:]), old, given)
+        return score, *bends
+
+
+@extension_op(package="tenferro-ext-tropical", name="chain_samples", version=1)
+class ChainSamples(ChainOp):
+    """Sequences drawn with probabilities exp(score - score of all), int32 (N, T), as the last
+    input, uniforms (N, T) in [0, 1), says: the state at t is the first i with
+    cumsum(w)[i] > u[t] sum(w), where w are its weights if the next state is known. -1 behind the
+    length, and if no sequence is possible or the score of all is inf or NaN.
+
+    Attributes:
+      band, has_length, checkpoint: as `ChainScore` has them.
+    """
+
+    band: int = 0
+    has_length: bool = False
+    checkpoint: bool = False
+
+    algebra = LogSumExp()
+    asks = 2
+
+    @property
+    def input_count(self) -> int:
+        """One more."""
+        return 4 + self.has_length
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        emission, uniforms = self.checked(inputs), inputs[-1]
+        where = f"extension {self.family_id}, uniforms"
+        one_dtype(where, self.algebra, [emission.dtype, uniforms.dtype])
+        if len(uniforms.shape) != 2:
+            raise ShapeError(where=where, given=str(uniforms), needed="(N, T)")
+        require_equal(uniforms.shape[1], emission.shape[0])
+        return [TensorMeta(np.dtype("int32"), uniforms.shape)]
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        return [_drawn(self, *inputs)]
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Two samples."""
+        uniforms = np.random.default_rng(1).random((2, 5))
+        return [[*given, uniforms] for given in super().example_inputs()]
+
+
+# --- the recurrence over times --------------------------------------------------------------------
+#
+# The message at t has for each state the score of what leads to it, its emission included. What
+# lies behind the length is replaced before it is used, so that NaN does not get into derivatives.
+
+
+def _length(op: ChainOp, emission: jax.Array, others: Sequence[jax.Array]) -> Any:
+    return others[0] if op.has_length else emission.shape[0]
+
+
+def _fits(length: Any, emission: jax.Array) -> Any:
+    """Whether there are sequences of this length."""
+    return (length >= 1) & (length <= emission.shape[0])
+
+
+def _from_before(op: ChainOp, message: jax.Array, like: jax.Array) -> jax.Array:
+    """A message as an array (rows, S), where column j has what may lead to state j: in the order of
+    states, zeros first where a band begins below 0.
+    """
+    if not op.band:
+        return jnp.broadcast_to(message[:, None], like.shape)
+    padded = _padded(op, message)
+    return _skewed(jnp.broadcast_to(padded, (op.band, len(padded))), like.shape[1])
+
+
+def _padded(op: ChainOp, message: jax.Array) -> jax.Array:
+    return jnp.concatenate([jnp.full(op.band - 1, op.algebra.zero(message.dtype)), message])
+
+
+def _skewed(x: jax.Array, width: int) -> jax.Array:
+    """x[r, r + j] at [r, j], for j below the width, without a gather."""
+    rows, columns = x.shape
+    flat = jnp.pad(x.reshape(-1), (0, rows))
+    return flat.reshape(rows, columns + 1)[:, :width]
+
+
+def _into_before(op: ChainOp, x: jax.Array) -> jax.Array:
+    """Sums of an array (rows, S) over the places that a state before has in it."""
+    if not op.band:
+        return x.sum(1)
+    rows, states = x.shape
+    flat = jnp.pad(x, ((0, 0), (0, rows))).reshape(-1)[: rows * (states + rows - 1)]
+    return flat.reshape(rows, -1).sum(0)[rows - 1 :]
+
+
+def _ordered(op: ChainOp, transition: jax.Array) -> jax.Array:
+    """The transition, rows of a band in the order of the states before."""
+    return transition[:, ::-1] if op.band else transition
+
+
+def _arriving(op: ChainOp, message: jax.Array, matrix: jax.Array) -> jax.Array:
+    """The score of what leads to each state by each state before."""
+    score = op.algebra.times(_from_before(op, message, matrix), matrix)
+    if not op.band:
+        return score
+    row, column = (lax.broadcasted_iota(jnp.int32, matrix.shape, axis) for axis in (0, 1))
+    worst = jnp.asarray(op.algebra.identity(score.dtype))
+    return jnp.where(row + column >= op.band - 1, score, worst)
+
+
+def _column(
+    op: ChainOp, message: jax.Array, column: jax.Array, state: jax.Array
+) -> tuple[jax.Array, Any]:
+    """The candidates that lead to one state, and the number of the first state among them."""
+    if not op.band:
+        return op.algebra.times(message, column), 0
+    known = lax.dynamic_slice(_padded(op, message), (state,), (op.band,))
+    first = state - (op.band - 1)
+    worst = jnp.asarray(op.algebra.identity(message.dtype))
+    there = first + jnp.arange(op.band, dtype=jnp.int32) >= 0
+    return jnp.where(there, op.algebra.times(known, column), worst), first
+
+
+def _shift(x: jax.Array, axis: int | None = None) -> jax.Array:
+    """The maximum where that is finite, else 0."""
+    greatest = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
+    return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
+
+
+def _log_sum_exp(x: jax.Array) -> jax.Array:
+    """Over the first axis. Its derivatives are zero, not NaN, at candidates that are -inf."""
+    shift = _shift(x, 0)
+    total = jnp.sum(jnp.exp(x - shift), 0)
+    some = total != 0
+    return jnp.where(some, shift[0] + jnp.log(jnp.where(some, total, 1)), -jnp.inf)
+
+
+def _shares(x: jax.Array) -> jax.Array:
+    """The softmax over the first axis; 0 where all are -inf."""
+    weights = jnp.exp(x - _shift(x, 0))
+    total = jnp.sum(weights, 0, keepdims=True)
+    return weights / jnp.where(total != 0, total, 1)
+
+
+def _messages(
+    op: ChainOp, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The score; all messages, (T, S), under log_sum_exp less their maximum; and the last one.
+    Behind the length they are that at its end.
+    """
+    algebra, length = op.algebra, _length(op, emission, others)
+    is_log = isinstance(algebra, LogSumExp)
+    zero, one = (jnp.asarray(f(emission.dtype)) for f in (algebra.zero, algebra.one))
+
+    def less(x: jax.Array) -> Values:
+        """A message and its shift."""
+        shift = _shift(x)[0] if is_log else one
+        return (x - shift if is_log else x), shift
+
+    def step(message: jax.Array, given: Any) -> tuple[jax.Array, Values]:
+        t, seen, own = given
+        matrix = transition[0] if own is None else own
+        if op.has_length:
+            matrix, seen = (jnp.where(t < length, x, one) for x in (matrix, seen))
+        candidates = _arriving(op, message, matrix)
+        arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
+        new, shift = less(algebra.times(arrived, seen))
+        if op.has_length:
+            new, shift = jnp.where(t < length, new, message), jnp.where(t < length, shift, one)
+        return new, (new, shift)
+
+    transition = _ordered(op, transition)
+    first, shift = less(algebra.times(initial, emission[0]))
+    times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
+    given = times, emission[1:], None if _is_one(transition) else transition
+    last, (messages, shifts) = lax.scan(step, first, given)
+    score = _log_sum_exp(last) + (shift + jnp.sum(shifts)) if is_log else algebra.best(last, 0)
+    messages = jnp.concatenate([first[None], messages])
+    return jnp.where(_fits(length, emission), score, zero), messages, last
+
+
+def _is_one(transition: jax.Array) -> bool:
+    """Whether all steps have the same transition."""
+    return bool(transition.shape[0] == 1)
+
+
+def _walked(
+    op: ChainOp,
+    transition: jax.Array,
+    length: Any,
+    messages: jax.Array,
+    choose: Callable[[jax.Array, Any], jax.Array],
+    given: jax.Array | None = None,
+) -> jax.Array:
+    """The states from first to last, int32 (T,), chosen from the last to the first; -1 behind the
+    length.
+
+    Args:
+      op: what may lead to a state.
+      transition: as `_ordered` gives it.
+      length: of the sequence.
+      messages: of all times.
+      choose: of candidates and an entry of `given`: the number of one of them.
+      given: (T,), or None.
+    """
+    count = messages.shape[0]
+
+    def back(state: jax.Array, at: Any) -> tuple[jax.Array, jax.Array]:
+        t, entry = at
+        column = transition[0 if _is_one(transition) else t - 1, :, state]
+        candidates, first = _column(op, messages[t - 1], column, state)
+        before = jnp.maximum(first + choose(candidates, entry), 0)
+        before = jnp.where(t < length, before, state) if op.has_length else before
+        return before, before
+
+    # Over descending times instead of reverse=True, because converters of jaxprs support only
+    # forward scans.
+    times = jnp.flip(1 + jnp.arange(count - 1, dtype=jnp.int32))
+    end = jnp.clip(length - 1, 0, count - 1) if op.has_length else -1
+    last = choose(messages[-1], None if given is None else given[end])
+    _, states = lax.scan(back, last, (times, None if given is None else jnp.flip(given[:-1])))
+    states = jnp.concatenate([jnp.flip(states, 0), last[None]])
+    return (
+        jnp.where(jnp.arange(count, dtype=jnp.int32) < length, states, -1)
+        if op.has_length
+        else states
+    )
+
+
+def _first(found: jax.Array) -> jax.Array:
+    """The number of the first True, else of the last entry: XLA's argmax is slow on CPU."""
+    number = jnp.arange(len(found), dtype=jnp.int32)
+    return jnp.min(jnp.where(found, number, len(found) - 1))
+
+
+def _best(
+    op: ChainOp, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The score and the states of the best sequence."""
+    score, messages, _ = _messages(op, initial, transition, emission, *others)
+
+    def choose(candidates: jax.Array, _: None) -> jax.Array:
+        best = op.algebra.best(candidates, 0)
+        return _first((candidates == best) | (candidates != candidates))
+
+    length = _length(op, emission, others)
+    states = _walked(op, _ordered(op, transition), length, messages, choose)
+    return score, jnp.where(score != jnp.asarray(op.algebra.zero(score.dtype)), states, -1)
+
+
+def _drawn(
+    op: ChainOp, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> jax.Array:
+    """The states of each sample."""
+    score, messages, _ = _messages(op, initial, transition, emission, *others)
+
+    def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
+        weights = jnp.exp(candidates - _shift(candidates))
+        sums = jnp.cumsum(weights)
+        number = jnp.arange(len(weights), dtype=jnp.int32)
+        greatest = jnp.max(jnp.where(weights > 0, number, 0))
+        return jnp.minimum(_first(sums > uniform * sums[-1]), greatest)
+
+    length, transition = _length(op, emission, others), _ordered(op, transition)
+    walk = functools.partial(_walked, op, transition, length, messages, choose)
+    return jnp.where(abs(score) < jnp.inf, jax.vmap(walk)(others[-1]), -1)
+
+
+def _details(
+    op: ChainOp, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> Values:
+    """The score of all sequences, and its derivatives: the probabilities of states, and of pairs of
+    states, from the last to the first.
+    """
+    score, messages, last = _messages(op, initial, transition, emission, *others)
+    matrices, length = _ordered(op, transition), _length(op, emission, others)
+    is_one = _is_one(transition)
+
+    def back(state: Any, given: Any) -> Any:
+        after, total = state
+        t, message, own = given
+        matrix = matrices[0] if own is None else own
+        if op.has_length:
+            matrix = jnp.where(t < length, matrix, 0)
+        pairs = _shares(_arriving(op, message, matrix)) * after[None]
+        here, before = after, _into_before(op, pairs)
+        if op.has_length:
+            pairs, here = (jnp.where(t < length, x, 0) for x in (pairs, here))
+            before = jnp.where(t < length, before, after)
+        return (before, total + pairs if is_one else total), (here, () if is_one else pairs)
+
+    state = _shares(last), jnp.zeros_like(matrices[0] if is_one else score)
+    times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
+    given = times, messages[:-1], None if is_one else matrices
+    given = jax.tree.map(functools.partial(jnp.flip, axis=0), given)
+    (first, total), (states, pairs) = lax.scan(back, state, given)
+    moves = _ordered(op, total[None] if is_one else jnp.flip(pairs, 0))
+    parts = first, moves, jnp.concatenate([first[None], jnp.flip(states, 0)])
+    wrong = jnp.where(score == -jnp.inf, 0, jnp.nan).astype(score.dtype)
+    return score, *(jnp.where(abs(score) < jnp.inf, x, wrong) for x in parts)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def along(
+    op: ChainOp, states: jax.Array, initial: jax.Array, transition: jax.Array, emission: jax.Array
+) -> jax.Array:
+    """The product of the entries that each sequence of states uses; states of -1 use none."""
+    one, count = jnp.asarray(op.algebra.one(emission.dtype)), emission.shape[0]
+    before, after = states[..., :-1], states[..., 1:]
+    time = lax.broadcasted_iota(jnp.int32, states.shape, states.ndim - 1)
+    row = 0 if _is_one(transition) else time[..., :-1]
+    moves = transition[row, after - before if op.band else before, after]
+    seen = emission[time, states]
+
+    def used(x: jax.Array, some: jax.Array) -> jax.Array:
+        return jnp.where(some >= 0, x, one)
+
+    first = used(initial[states[..., :1]], states[..., :1])
+    entries = jnp.concatenate([first, used(moves, after), used(seen, states)], axis=-1)
+    if not isinstance(count, int):
+        start = jnp.full(states.shape[:-1], one)
+        step = functools.partial(_multiplied, op)
+        return lax.scan(step, start, jnp.moveaxis(entries, -1, 0))[0]
+    rows = entries.reshape(-1, entries.shape[-1])
+    return jax.vmap(lambda row: folded(op.algebra.times, row, one))(rows).reshape(states.shape[:-1])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def scored(op: ChainOp, *arrays: jax.Array) -> jax.Array:
+    """The score of one sequence: arrays are the op's inputs, then its states, int32 (T,). The
+    semiring's zero if it is impossible.
+    """
+    *inputs, states = arrays
+    length = _length(op, inputs[2], inputs[3:])
+    live = jnp.arange(states.shape[0], dtype=jnp.int32) < length
+    there = ~live | ((states >= 0) & (states < inputs[2].shape[1]))
+    if op.band:
+        apart = states[1:] - states[:-1]
+        there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
+    found = along(op, jnp.where(live & there, states, -1), *inputs[:3])
+    possible = jnp.all(there) & _fits(length, inputs[2])
+    return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
+
+
+def _multiplied(op: ChainOp, product: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+    return op.algebra.times(product, x), None
+
+
+# --- the k best sequences -------------------------------------------------------------------------
+#
+# Each state has a sorted list of its k best beginnings (Seshadri and Sundberg, 1994).
+
+
+def _heads(
+    count: int, semiring: SelectiveSemiring, lists: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The best products of entries of sorted lists (S, k) with weights (S, N), in order.
+
+    Returns:
+      (values, rows, ranks) of shape (count, N).
+    """
+    zero = jnp.asarray(semiring.zero(lists.dtype))
+    rows = jnp.arange(len(lists), dtype=jnp.int32)[:, None]
+    columns = jnp.arange(weights.shape[1], dtype=jnp.int32)
+    lists = jnp.append(lists, jnp.full((len(lists), 1), zero), axis=1)
+
+    def head(x: jax.Array, y: jax.Array) -> jax.Array:
+        """A list may have ended, or a state be impossible."""
+        return jnp.where(x == zero, zero, semiring.times(x, y))
+
+    def next_one(
+        state: tuple[jax.Array, jax.Array], _: None
+    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+        heads, places = state
+        value = semiring.best(heads, 0)
+        first = (heads == value[None]) | (heads != heads)
+        row = jnp.min(jnp.where(first, rows, len(lists) - 1), 0)  # XLA's argmax is slow on CPU
+        rank = places[row, columns]
+        after = jnp.minimum(rank + 1, lists.shape[1] - 1)
+        new = head(lists[row, after], weights[row, columns])
+        taken = rows == row[None]
+        heads = jnp.where(taken, new[None], heads)
+        return (heads, jnp.where(taken, after[None], places)), (value, row, rank)
+
+    heads = head(jnp.broadcast_to(lists[:, :1], weights.shape), weights)
+    _, found = lax.scan(next_one, (heads, jnp.zeros(weights.shape, jnp.int32)), length=count)
+    return found
+
+
+def _dense(op: ChainOp, transition: jax.Array) -> jax.Array:
+    """The transition between all pairs of states."""
+    if not op.band:
+        return transition
+    states = transition.shape[-1]
+    row, column = (lax.broadcasted_iota(jnp.int32, (states, states), axis) for axis in (0, 1))
+    entries = transition[:, jnp.clip(column - row, 0, op.band - 1), column]
+    there = jnp.broadcast_to((column >= row) & (column - row < op.band), entries.shape)
+    return jnp.where(there, entries, jnp.asarray(op.algebra.zero(transition.dtype)))
+
+
+def _listed(
+    op: ChainScore,
+    initial: jax.Array,
+    transition: jax.Array,
+    emission: jax.Array,
+    *others: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The scores and the states of the k best sequences."""
+    semiring, matrices = op.algebra, _dense(op, transition)
+    length, count = _length(op, emission, others), emission.shape[0]
+    zero, one = (jnp.asarray(f(emission.dtype)) for f in (semiring.zero, semiring.one))
+    stay = [lax.broadcasted_iota(jnp.int32, (op.k, len(initial)), axis) for axis in (1, 0)]
+
+    def forward(lists: jax.Array, given: Any) -> tuple[jax.Array, Any]:
+        t, seen, own = given
+        values, *before = _heads(op.k, semiring, lists, matrices[0] if own is None else own)
+        new = semiring.times(values.T, jnp.broadcast_to(seen[:, None], lists.shape))
+        if op.has_length:
+            pairs = zip((new, *before), (lists, *stay), strict=True)
+            new, *before = (jnp.where(t < length, x, y) for x, y in pairs)
+        return new, tuple(before)
+
+    first = semiring.times(initial, emission[0])[:, None]
+    lists = jnp.append(first, jnp.full((len(initial), op.k - 1), zero), axis=1)
+    times = 1 + jnp.arange(count - 1, dtype=jnp.int32)
+    own = None if _is_one(transition) else matrices
+    lists, before = lax.scan(forward, lists, (times, emission[1:], own))
+    values, states, ranks = _heads(op.k, semiring, lists, jnp.full((len(initial), 1), one))
+
+    def back(state: Any, winners: Any) -> Any:
+        rows, places = (x[state[1], state[0]] for x in winners)
+        return (rows, places), rows
+
+    last = states[:, 0], ranks[:, 0]
+    _, earlier = lax.scan(back, last, tuple(x[::-1] for x in before))
+    found = jnp.append(earlier[::-1], states.T, axis=0).T
+    score = jnp.where(_fits(length, emission), values[:, 0], zero)
+    there = (score != zero)[:, None] & (jnp.arange(count, dtype=jnp.int32) < length)[None]
+    return score, jnp.where(there, found, -1)
+
+
+# --- the native CPU kernel ------------------------------------------------------------------------
+#
+# Inside a compiled program by XLA's FFI; on concrete arrays by a call that compiles nothing.
+
+
+def _declines(op: Any, *metas: TensorMeta) -> str:
+    """Why XLA computes a chain, or "" if the library does."""
+    if not are_numbers(metas):
+        return "sizes are symbolic"
+    if metas[0].dtype.name not in ("float32", "float64"):
+        return "it computes in float32 and float64"
+    if op.algebra.native_number is None or op.algebra == or_and or getattr(op, "k", 0):
+        return "it has max_plus, min_plus, max_mul, min_max and log_sum_exp, without k"
+    there = native().problem or hasattr(native().library, "tropical_chain")
+    return native().problem if there else "the library was built before it had chains"
+
+
+def _run(op: Any, *arrays: jax.Array) -> Values:
+    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
+    outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
+    numbers = {
+        "algebra": op.algebra.native_number,
+        **{name: getattr(op, name) for name in ("band", "asks", "has_length", "checkpoint")},
+    }
+    attributes = {name: np.int64(number) for name, number in numbers.items()}
+    target = jax.ffi.ffi_call(CHAIN, outs, vmap_method="expand_dims")
+    return tuple(target(*arrays, instructions="", **attributes))
+
+
+def _eager(op: Any, *arrays: np.ndarray) -> list[np.ndarray]:
+    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
+    outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
+    given = [np.ascontiguousarray(x) for x in arrays]
+    if not op.has_length:
+        given.insert(3, np.empty(0))
+    samples = len(given[4]) if given[4:] else 0
+    places = [x.ctypes.data if x.size or i != 3 else None for i, x in enumerate(given)]
+    (count, states), text = given[2].shape, ctypes.create_string_buffer(200)
+    answer: Any = native().library
+    type_ = TYPES[given[0].dtype.name]
+    numbers = (type_, op.algebra.native_number, op.band, op.asks, op.checkpoint)
+    state = answer.tropical_chain_now(
+        *(ctypes.c_int64(int(x)) for x in (*numbers, states, count, len(given[1]), samples)),
+        (ctypes.c_void_p * 5)(*places),
+        (ctypes.c_void_p * 4)(*(x.ctypes.data for x in outs)),
+        text,
+    )
+    if state:
+        raise BackendFailure(
+            where=f"native kernel of extension {op.family_id}",
+            given=text.value.decode() or "no memory for the messages",
+            needed="a payload and arrays that fit it, and room for the messages",
+        )
+    return outs
+
+
+for family in (ChainScore, ChainSamples):
+    family.runtimes = ExtensionRuntimeSet(
+        Kernel(family.family_id, "cpu", _run, _declines, "native", _eager)
+    )
