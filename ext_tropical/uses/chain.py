@@ -365,6 +365,8 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
         )
     if lengths and not jnp.issubdtype(lengths[0].dtype, jnp.integer):
         raise DTypeError(where=f"{where}, lengths", given=lengths[0].dtype.name, needed="integers")
+    if steps == 0:  # of one time: the op needs a matrix
+        transition = jnp.zeros((*transition.shape[:-3], 1, rows, columns), transition.dtype)
     arrays = [initial, transition, emission, *(x.astype(jnp.int32) for x in lengths)]
     _lead(where, [*arrays, *final], [*_RANKS[: len(arrays)], *[1] * len(final)])
     if final:

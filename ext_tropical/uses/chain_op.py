@@ -76,14 +76,14 @@ class ChainOp(ExtensionOp):
         ranks = [len(m.shape) for m in inputs[:3]]
         if (
             ranks != [1, 3, 2]
-            or 0 in emission.shape
+            or 0 in (*emission.shape, transition.shape[0])
             or (isinstance(emission.shape[1], int) and self.band > emission.shape[1])
         ):
             raise ShapeError(
                 where=where,
                 given=", ".join(map(str, inputs)),
-                needed="(S,), (R, S, S) and (T, S), S and T at least 1; with a band (R, K, S), K "
-                "at most S",
+                needed="(S,), (R, S, S) and (T, S), all at least 1; with a band (R, K, S), K at "
+                "most S",
             )
         count, states = emission.shape
         for a, b in zip(transition.shape[1:], (self.band or states, states), strict=True):
