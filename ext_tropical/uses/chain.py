@@ -367,7 +367,8 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
         raise DTypeError(where=f"{where}, lengths", given=lengths[0].dtype.name, needed="integers")
     if steps == 0:  # of one time: the op needs a matrix
         transition = jnp.zeros((*transition.shape[:-3], 1, rows, columns), transition.dtype)
-    arrays = [initial, transition, emission, *(x.astype(jnp.int32) for x in lengths)]
+    lengths = [x.astype(jnp.int32) for x in lengths]
+    arrays = [initial, transition, emission, *lengths]
     _lead(where, [*arrays, *final], [*_RANKS[: len(arrays)], *[1] * len(final)])
     if final:
         end, last = lengths[0] if lengths else jnp.int32(count), final[0][..., None, :]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csgraph, csr_array
 
-from ext_tropical import closure, log_sum_exp, matrix_power, min_plus
-from ext_tropical.uses.closure import BLOCK, ClosureResult
+from ext_tropical import closure, log_sum_exp, min_plus
+from ext_tropical.uses.closure import BLOCK, ClosureResult, matrix_power
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS, object_einsum

@@ -16,12 +16,12 @@ import pytest
 from jax.sharding import AxisType
 
 from ext_tropical import (
+    Chain,
     Network,
     align,
     best_assignment,
     closure,
     log_sum_exp,
-    matrix_power,
     tropical_dot_general,
     tropical_einsum,
     tropical_einsum_with_argmax,
@@ -40,6 +40,7 @@ from ext_tropical.step.einsum_op import Outputs, TropicalEinsum
 from ext_tropical.step.log_einsum import LogEinsum
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import Place, WeightedSum
+from ext_tropical.uses.closure import matrix_power
 from tenferro_jax.conformance import check
 from tenferro_jax.extension.routes import routes
 
@@ -410,6 +411,9 @@ FUNCTIONS = {
     "winners": (last_winners, SMALL),
     "viterbi": (functools.partial(decoded, None), HIDDEN),
     "viterbi, 3 best": (functools.partial(decoded, 3), HIDDEN),
+    "chain, posterior": (lambda *xs: Chain(*xs).marginals(), HIDDEN),
+    "chain, lengths": (lambda *xs: Chain(*xs, 5, final=xs[0]).best(), HIDDEN),
+    "chain, samples": (lambda *xs: Chain(*xs).sample(jax.random.key(0), (4,)), HIDDEN),
     "align": (functools.partial(aligned, gap=-1.0), PAIRS),
     "align, local": (functools.partial(aligned, gap=-1.0, gap_open=-2.0, mode="local"), PAIRS),
     "align, soft": (functools.partial(aligned, gap=-1.0, semiring="log_sum_exp"), PAIRS),

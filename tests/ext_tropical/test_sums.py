@@ -18,7 +18,6 @@ from ext_tropical import (
     TropicalEinsum,
     best_assignment,
     closure,
-    matrix_power,
     max_plus,
     plan_tropical_einsum,
     register,
@@ -33,6 +32,7 @@ from ext_tropical.algebra.semiring import SemiringKey
 from ext_tropical.network.value import TropicalNetwork
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
+from ext_tropical.uses.closure import matrix_power
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension.registry import ExtensionFactory

@@ -1,0 +1,721 @@
+"""Chains against every sequence: best ones, the score of all, posteriors, samples, gradients; and
+the library against the recurrence over times.
+"""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import tenferro_jax as tj
+from ext_tropical import Chain, log_sum_exp, viterbi
+from ext_tropical.algebra.semiring import SemiringKey
+from ext_tropical.step.native.library import CHAIN, native
+from ext_tropical.uses.chain_op import ChainSamples, ChainScore
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind, routes
+
+from ..oracles import ALGEBRAS
+from ..sweep import times
+from .judges import OWN, check_derivatives, nothing_compiled, refusals, temporary_bytes
+
+VALUES = {
+    "max_plus": [-2.0, -1.0, 0.0] * 3 + [-np.inf],
+    "min_plus": [2.0, 1.0, 0.0] * 3 + [np.inf],
+    "max_mul": [0.5, 1.0, 2.0] * 3 + [0.0],
+    "min_max": [2.0, 1.0, 0.0] * 3 + [np.inf],
+    "or_and": [True] * 9 + [False],
+}
+
+
+def score_of(name, states, initial, transition, emission):
+    times = ALGEBRAS[name].times
+    score = times(initial[states[0]], emission[0][states[0]])
+    for t in range(1, len(states)):
+        score = times(times(score, transition[states[t - 1]][states[t]]), emission[t][states[t]])
+    return score
+
+
+def every_sequence(name, *inputs):
+    """(score, states) of the best sequence; of equal ones that with the smallest last state, then
+    the smallest before it, ...
+    """
+    best, found = ALGEBRAS[name].zero, None
+    for backwards in itertools.product(range(len(inputs[0])), repeat=len(inputs[2])):
+        score = score_of(name, backwards[::-1], *inputs)
+        if ALGEBRAS[name].better(score, best):
+            best, found = score, backwards[::-1]
+    return best, found
+
+
+def model(rng, values, states, length):
+    return [rng.choice(values, shape) for shape in ((states,), (states, states), (length, states))]
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize(("states", "length"), [(1, 1), (3, 1), (1, 4), (2, 5), (3, 4)])
+def test_brute_force(name, states, length):
+    """Few distinct values, so that equal sequences and impossible ones are many."""
+    rng = np.random.default_rng(states * 10 + length)
+    impossible = 0
+    for _ in range(6):
+        inputs = model(rng, VALUES[name], states, length)
+        score, found = every_sequence(name, *inputs)
+        result = viterbi(*inputs, semiring=name)
+        assert result.states.dtype == np.int32
+        np.testing.assert_array_equal(result.score, score)
+        assert bool(result.feasible) == (found is not None)
+        if (
+            name == "min_max" and found
+        ):  # a worse beginning may be part of a best sequence, which is then another one
+            assert score_of(name, result.states.tolist(), *inputs) == score
+        else:
+            np.testing.assert_array_equal(result.states, found or [-1] * length)
+        impossible += found is None
+    assert impossible < 6
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("k", [1, 3, 20])
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize(("states", "length"), [(1, 1), (3, 1), (1, 4), (2, 4), (3, 3)])
+def test_the_k_best_against_brute_force(name, states, length, k):
+    """No tie is lost, and equally good sequences come in the order of their last states."""
+    rng = np.random.default_rng(states * 10 + length)
+    algebra = ALGEBRAS[name]
+    for _ in range(4):
+        inputs = model(rng, VALUES[name], states, length)
+        every = [
+            (score_of(name, backwards[::-1], *inputs), backwards[::-1])
+            for backwards in itertools.product(range(states), repeat=length)
+        ]
+        every = [row for row in every if algebra.better(row[0], algebra.zero)]
+        order = functools.cmp_to_key(
+            lambda x, y, better=algebra.better: int(better(y[0], x[0])) - int(better(x[0], y[0]))
+        )
+        want = sorted(every, key=order)[:k]
+        result = viterbi(*inputs, k=k, semiring=name)
+        found = len(want)
+        assert (result.score.shape, result.states.shape) == ((k,), (k, length))
+        np.testing.assert_array_equal(result.score[:found], [score for score, _ in want])
+        np.testing.assert_array_equal(result.score[found:], algebra.zero)
+        np.testing.assert_array_equal(result.feasible, np.arange(k) < found)
+        assert (np.asarray(result.states)[found:] == -1).all()
+        states_found = [tuple(row) for row in result.states[:found].tolist()]
+        if name in ("max_plus", "min_plus", "max_mul"):
+            assert states_found == [row for _, row in want]
+        else:  # equally good sequences may come in another order
+            scores = {row: score for score, row in every}
+            assert [scores[row] for row in states_found] == [score for score, _ in want]
+            assert len(set(states_found)) == found
+
+
+def test_the_k_best_under_transforms():
+    """Each score has the gradient of its sequence; a batch has that of each element."""
+    initial, transition, _ = model(np.random.default_rng(6), np.arange(-5.0, 1.0), 3, 1)
+    emissions = np.random.default_rng(7).choice(np.arange(-5.0, 1.0), (4, 5, 3))
+    decode = functools.partial(viterbi, k=6)
+    many = jax.jit(jax.vmap(decode, in_axes=(None, None, 0)))(initial, transition, emissions)
+    for i, emission in enumerate(emissions):
+        one = decode(initial, transition, emission)
+        np.testing.assert_array_equal(many.states[i], one.states)
+        np.testing.assert_array_equal(many.score[i], one.score)
+    slopes = jax.jit(jax.jacobian(lambda *xs: decode(*xs).score, argnums=(0, 1, 2)))(
+        initial, transition, emissions[0]
+    )
+    for r, states in enumerate(np.asarray(many.states[0])):
+        want = [np.zeros_like(x) for x in (initial, transition, emissions[0])]
+        want[0][states[0]] = 1
+        np.add.at(want[1], (states[:-1], states[1:]), 1)
+        want[2][np.arange(5), states] = 1
+        for got, w in zip(slopes, want):
+            np.testing.assert_array_equal(got[r], w)
+    factors = [np.random.default_rng(8).uniform(0.5, 1.5, x) for x in ((2,), (2, 2), (3, 2))]
+    best = jax.value_and_grad(lambda xs: viterbi(*xs, k=3, semiring="max_mul").score[2])
+    value, slopes = jax.jit(best)(factors)
+    for x, slope, uses in zip(factors, slopes, (1, 2, 3), strict=True):
+        np.testing.assert_allclose((x * slope).sum(), uses * value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_dtypes(dtype):
+    inputs = [x.astype(dtype) for x in model(np.random.default_rng(0), np.arange(-4, 1), 3, 4)]
+    score, found = every_sequence("max_plus", *(x.tolist() for x in inputs))
+    result = viterbi(*inputs)
+    assert result.score.dtype == dtype
+    assert int(result.score) == score
+    np.testing.assert_array_equal(result.states, found)
+
+
+def test_integer_infinity_is_no_way():
+    """The least integer is the zero of max_plus: no transition from 0 to 1."""
+    no = np.iinfo(np.int32).min
+    result = viterbi(
+        *(np.array(x, np.int32) for x in ([0, no], [[0, no], [0, 0]], [[0, 0], [0, 9]]))
+    )
+    assert (result.states.tolist(), int(result.score)) == ([0, 0], 0)
+
+
+@pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
+def test_gradient_counts_what_the_sequence_uses(semiring):
+    inputs = model(np.random.default_rng(1), np.arange(-5.0, 1.0), 3, 7)
+    result = viterbi(*inputs, semiring=semiring)
+    states = np.asarray(result.states)
+    want = [np.zeros_like(x) for x in inputs]
+    want[0][states[0]] = 1
+    np.add.at(want[1], (states[:-1], states[1:]), 1)
+    want[2][np.arange(7), states] = 1
+    got = jax.jit(jax.grad(lambda *x: viterbi(*x, semiring=semiring).score, argnums=(0, 1, 2)))(
+        *inputs
+    )
+    for g, w in zip(got, want):
+        np.testing.assert_array_equal(g, w)
+    assert want[1].max() > 1
+
+
+def test_one_exported_program_for_all_lengths():
+    (length,) = jax.export.symbolic_shape("length")
+    inputs = model(np.random.default_rng(3), np.arange(-5.0, 1.0), 3, 6)
+    specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs[:2]] + [
+        jax.ShapeDtypeStruct((length, 3), np.float64)
+    ]
+    program = jax.export.export(jax.jit(lambda *xs: tuple(jax.tree.leaves(viterbi(*xs)))))(*specs)
+    for count in (1, 2, 6):
+        given = [*inputs[:2], inputs[2][:count]]
+        chex.assert_trees_all_equal(
+            tuple(program.call(*given)), tuple(jax.tree.leaves(viterbi(*given)))
+        )
+
+
+def test_a_long_sequence_needs_no_array_of_candidates():
+    states, length = 64, 200
+    specs = [
+        jax.ShapeDtypeStruct(shape, np.float32)
+        for shape in ((states,), (states, states), (length, states))
+    ]
+    assert temporary_bytes(viterbi, *specs) < 4 * (
+        6 * length * states + 8 * states**2
+    )  # T S winners; T S S would be 200 times S**2
+
+
+# --- chains with lengths, bands, final scores and transitions of single steps ---------------------
+
+STATES, TIMES = 3, 4
+SEQUENCES = np.array([*itertools.product(range(STATES), repeat=TIMES)])
+FORMS = list(itertools.product([0, 2], [1, TIMES - 1]))  # band, R
+
+
+def chains(seed, count, band, steps, dtype="float64", kind="forbidden"):
+    """A batch: initial, transition, emission, lengths, final."""
+    rng = np.random.default_rng([seed, band, steps])
+    shapes = (STATES,), (steps, band or STATES, STATES), (TIMES, STATES), (STATES,)
+    arrays = [rng.normal(size=(count, *shape)).astype(dtype) for shape in shapes]
+    for x in arrays:
+        if kind != "numbers":
+            x[rng.random(x.shape) < 0.15] = -np.inf
+        if kind in ("ties", "infinite"):
+            x[np.isfinite(x)] = rng.integers(-2, 3, np.isfinite(x).sum())
+        if kind == "infinite":
+            x[rng.random(x.shape) < 0.03] = np.inf
+            x[rng.random(x.shape) < 0.01] = np.nan
+    initial, transition, emission, final = arrays
+    return initial, transition, emission, rng.integers(1, TIMES + 1, count), final
+
+
+def hidden_rest(band, initial, transition, emission, lengths, final):
+    """NaN in everything that has no influence."""
+    transition, emission = transition.copy(), emission.copy()
+    for moves, seen, length in zip(transition, emission, lengths, strict=True):
+        seen[length:] = np.nan
+        if len(moves) > 1:
+            moves[length - 1 :] = np.nan
+        for k in range(band):
+            moves[:, k, :k] = np.nan
+    return initial, transition, emission, lengths, final
+
+
+def every_score(band, initial, transition, emission, length, final):
+    """{sequence: its score}, by adding entries."""
+    scores = {}
+    for states in {tuple(row[:length]) for row in SEQUENCES}:
+        score = initial[states[0]] + final[states[-1]]
+        score += sum(emission[t, s] for t, s in enumerate(states))
+        for t, (i, j) in enumerate(itertools.pairwise(states)):
+            moves = transition[t if len(transition) > 1 else 0]
+            inside = not band or 0 <= j - i < band
+            score += moves[j - i if band else i, j] if inside else -np.inf
+        scores[states] = score
+    return scores
+
+
+def posterior(band, steps, scores):
+    """(log partition, states, transitions) from the scores of all sequences."""
+    with np.errstate(divide="ignore"):
+        whole = np.logaddexp.reduce([*scores.values()])
+    states, moves = np.zeros((TIMES, STATES)), np.zeros((steps, band or STATES, STATES))
+    for path, score in scores.items():
+        if score > -np.inf:
+            states[np.arange(len(path)), path] += np.exp(score - whole)
+            for t, (i, j) in enumerate(itertools.pairwise(path)):
+                at = (t if steps > 1 else 0, j - i if band else i, j)
+                moves[at] += np.exp(score - whole)
+    return whole, states, moves
+
+
+def inverted(scores, uniforms, length):
+    """The sequence that uniforms choose, from its end: the sums are over all sequences."""
+    found = ()
+    for t in reversed(range(length)):
+        weights = np.zeros(STATES)
+        for path, score in scores.items():
+            if path[t + 1 :] == found:
+                weights[path[t]] += np.exp(score)
+        found = (int(np.argmax(np.cumsum(weights) > uniforms[t] * weights.sum())), *found)
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def answers(band, initial, transition, emission, lengths, final):
+    """All answers for a batch, in one program."""
+    given = {"final": final, "banded": bool(band)}
+
+    def asked(*tables):
+        return Chain(*tables, lengths, **given)
+
+    chain = asked(initial, transition, emission)
+    every = jnp.asarray(SEQUENCES)[:, None]
+    gradients = [
+        jax.grad(lambda *xs, ask=ask: jnp.sum(ask(asked(*xs))), (0, 1, 2))(
+            initial, transition, emission
+        )
+        for ask in (Chain.log_partition, lambda c: c.best().score, Chain.entropy)
+    ]
+    return (
+        chain.log_partition(),
+        chain.best(),
+        chain.best(k=5),
+        chain.marginals(),
+        chain.entropy(),
+        chain.log_prob(every),
+        gradients,
+    )
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(("band", "steps"), FORMS)
+def test_every_answer_against_every_sequence(band, steps):
+    """Impossible chains are among them; NaN stands wherever nothing has an influence."""
+    arrays = chains(0, times(40), band, steps)
+    given = hidden_rest(band, *arrays)
+    whole, best, many, found, entropy, logs, slopes = answers(band, *given)
+    impossible = 0
+    for b, chain in enumerate(zip(*arrays, strict=True)):
+        length, scores = chain[3], every_score(band, *chain)
+        want, states, moves = posterior(band, steps, scores)
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
+        close(whole[b], want)
+        close(found.log_partition[b], want)
+        close(found.states[b], states)
+        close(found.transitions[b], moves)
+        for got, of_all in zip(slopes[0], (states[0], moves, states), strict=True):
+            close(got[b], of_all)
+        order = sorted(scores.values(), reverse=True)[:5]
+        order += [-np.inf] * (5 - len(order))
+        close(best.score[b], order[0])
+        close(many.score[b], order)
+        assert (np.asarray(best.states)[b, length:] == -1).all()
+        impossible += order[0] == -np.inf
+        if order[0] == -np.inf:
+            assert not best.feasible[b]
+            assert (np.asarray(best.states[b]) == -1).all()
+            assert entropy[b] == -np.inf
+        else:
+            path = tuple(best.states[b, :length].tolist())
+            close(scores[path], order[0])
+            paths = [tuple(row[:length].tolist()) for row in many.states[b]]
+            there = [x > -np.inf for x in order]
+            close(
+                [scores[path] for path, is_there in zip(paths, there) if is_there],
+                [x for x in order if x > -np.inf],
+            )
+            _, once, used = posterior(band, steps, {path: 0.0})
+            for got, of_one in zip(slopes[1], (once[0], used, once), strict=True):
+                close(got[b], of_one)
+            shares = np.exp(np.array([x for x in scores.values() if x > -np.inf]) - want)
+            close(entropy[b], -(shares * np.log(shares)).sum())
+        for states, got in zip(SEQUENCES, np.asarray(logs)[:, b], strict=True):
+            score = scores[tuple(states[:length])]
+            close(got, score if score == -np.inf else score - want)
+        assert all(np.isfinite(x[b]).all() for x in slopes[2])
+    assert 0 < impossible < len(whole) / 2
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("band", "steps"), FORMS)
+def test_samples_are_those_that_the_uniforms_choose(band, steps):
+    arrays = chains(1, 20, band, steps)
+    given = [x.astype(np.int32) if x.dtype == int else x for x in hidden_rest(band, *arrays)[:4]]
+    emission = np.where(
+        np.arange(TIMES)[None, :, None] == arrays[3][:, None, None] - 1,
+        given[2] + arrays[4][:, None],
+        given[2],
+    )
+    uniforms = np.random.default_rng(2).random((20, 30, TIMES))
+    op = ChainSamples(band, True)
+    ask = jax.jit(jax.vmap(lambda *xs: apply(op, *xs)[0]))
+    drawn = np.asarray(ask(*given[:2], emission, given[3], uniforms))
+    for b, chain in enumerate(zip(*arrays, strict=True)):
+        scores, length = every_score(band, *chain), chain[3]
+        assert (drawn[b, :, length:] == -1).all()
+        for row, uniform in zip(drawn[b].tolist(), uniforms[b], strict=True):
+            possible = max(scores.values()) > -np.inf
+            want = inverted(scores, uniform, length) if possible else (-1,) * length
+            assert tuple(row[:length]) == want
+
+
+def test_the_distribution_of_samples():
+    initial, transition, emission, *_ = (x[0] for x in chains(3, 1, 0, 1, kind="numbers"))
+    chain = Chain(initial, transition, emission)
+    drawn = np.asarray(chain.sample(jax.random.key(0), (2, 10_000))).reshape(-1, TIMES)
+    numbers = drawn @ STATES ** np.arange(TIMES)[::-1]
+    scores = every_score(0, initial, transition, emission, TIMES, np.zeros(STATES))
+    weights = np.exp([scores[tuple(row)] for row in SEQUENCES])
+    counts = np.bincount(numbers, minlength=len(SEQUENCES))
+    assert stats.chisquare(counts, 20_000 * weights / weights.sum()).pvalue > 1e-4
+
+
+def test_leading_axes_broadcast():
+    """As a loop over the chains, and as vmap over a chain; what is shared stays so."""
+    rng = np.random.default_rng(4)
+    tables = [rng.normal(size=s) for s in ((3,), (2, 1, 1, 3, 3), (5, 4, 3))]
+    lengths, final = rng.integers(1, 5, (2, 1)), rng.normal(size=(5, 3))
+    chain = Chain(*tables, lengths, final=final)
+    ask = jax.jit(
+        lambda c: (c.best(), c.best(k=2), c.marginals(), c.log_prob(np.int32([0, 1, 2, 0])))
+    )
+    found = ask(chain)
+    chex.assert_shape(found[2].transitions, (2, 5, 1, 3, 3))
+    sampled = chain.sample(jax.random.key(0), (7,))
+    chex.assert_shape(sampled, (7, 2, 5, 4))
+    assert ((np.asarray(sampled) >= 0) == (np.arange(4) < lengths[..., None])).all()
+    for i, j in itertools.product(range(2), range(5)):
+        one = Chain(tables[0], tables[1][i, 0], tables[2][j], lengths[i, 0], final=final[j])
+        chex.assert_trees_all_close(jax.tree.map(lambda x: x[i, j], found), ask(one), rtol=1e-12)
+    many = Chain(tables[0], tables[1][0, 0], tables[2], final=final)
+    axes = Chain(None, None, 0, final=0)
+    mapped = jax.vmap(Chain.log_partition, in_axes=(axes,))(many)
+    np.testing.assert_allclose(mapped, many.log_partition(), rtol=1e-12)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("band", "steps"), FORMS)
+def test_derivatives_of_the_score_of_all(band, steps):
+    """First and second, in both modes."""
+    initial, transition, emission, *_ = (x[0] for x in chains(5, 1, band, steps, kind="numbers"))
+
+    def score(*tables):
+        return Chain(*tables, 3, banded=bool(band)).log_partition()
+
+    def by_hand(*tables):
+        scores = every_score(band, *tables, 3, np.zeros(STATES))
+        return np.logaddexp.reduce([*scores.values()])
+
+    check_derivatives(score, (initial, transition, emission), by_hand)
+
+
+def test_a_first_derivative_is_one_call_and_no_scan():
+    """The score and its gradient come from one call of the op; in both modes."""
+    tables = [x[0] for x in chains(6, 1, 0, 1)[:3]]
+    for ask in (lambda *xs: Chain(*xs).log_partition(), lambda *xs: Chain(*xs).best().score):
+        for program in (
+            jax.make_jaxpr(jax.value_and_grad(ask, (0, 1, 2)))(*tables),
+            jax.make_jaxpr(lambda *xs, ask=ask: jax.jvp(ask, xs, xs))(*tables),
+        ):
+            text = str(program)
+            assert text.count(f"{ChainScore.family_id}[") == 1
+            assert "scan[" not in text
+
+
+def test_numbers_that_are_none():
+    """An infinite or undefined score of all: NaN for what would be divided by it, no samples."""
+    for wrong in (np.inf, np.nan):
+        emission = np.zeros((3, 2))
+        emission[1, 1] = wrong
+        chain = Chain(np.zeros(2), np.zeros((2, 2)), emission)
+        found = chain.marginals()
+        np.testing.assert_array_equal(found.log_partition, wrong)
+        for x in (found.states, found.transitions):
+            assert np.isnan(x).all()
+        assert (np.asarray(chain.sample(jax.random.key(0), (3,))) == -1).all()
+    for length in (-1, 0, 4):
+        chain = Chain(np.zeros(2), np.zeros((2, 2)), np.full((3, 2), np.nan), length)
+        found, slope = jax.value_and_grad(
+            lambda e: Chain(np.zeros(2), np.zeros((2, 2)), e, length).log_partition()
+        )(jnp.full((3, 2), jnp.nan))
+        assert (float(found), np.asarray(slope).any()) == (-np.inf, False)
+        for best in (chain.best(), chain.best(k=2)):
+            assert (np.asarray(best.states) == -1).all()
+            assert not np.asarray(best.feasible).any()
+        assert (np.asarray(chain.sample(jax.random.key(0), (3,))) == -1).all()
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_posteriors_of_long_chains_sum_to_one(shift):
+    """In float32, whatever is added to all scores."""
+    rng = np.random.default_rng(7)
+    count = 5_000
+    tables = [rng.normal(size=s).astype(np.float32) for s in ((4,), (4, 4), (count, 4))]
+    found = jax.jit(lambda *xs: Chain(*xs).marginals())(*tables[:2], tables[2] + np.float32(shift))
+    np.testing.assert_allclose(found.states.sum(1), 1, rtol=2e-5)
+    np.testing.assert_allclose(np.asarray(found.transitions, float).sum(), count - 1, rtol=2e-5)
+
+
+def test_a_tagger_learns_from_one_sequence():
+    """The loss of a CRF under SGD, with a gradient of a pytree of tables."""
+    tables = [np.zeros(s) for s in ((3,), (3, 3), (5, 3))]
+    chain, tags = Chain(*tables), np.array([0, 2, 1, 1, 0])
+    step = jax.jit(jax.grad(lambda c: -c.log_prob(tags)))
+    for _ in range(20):
+        chain = jax.tree.map(lambda x, g: x - g, chain, step(chain))
+    assert chain.best().states.tolist() == tags.tolist()
+    assert float(chain.log_prob(tags)) > np.log(0.9)
+
+
+# --- the library ----------------------------------------------------------------------------------
+
+SCORES = ("max_plus", "min_plus", "max_mul", "min_max")
+KINDS = ("numbers", "ties", "forbidden", "infinite")
+
+
+def both_ways(op, arrays):
+    """The op for a batch by whatever route is taken, and by the lowering."""
+    ways = (None, type(op).runtimes.only(RouteKind.LOWERING))
+    asks = [jax.jit(jax.vmap(functools.partial(apply, op, runtimes=way))) for way in ways]
+    return [list(map(np.asarray, ask(*arrays))) for ask in asks]
+
+
+def kept(semiring, arrays):
+    """Arrays of max_plus as those of another semiring: their zero forbids, and ties stay ties."""
+    if semiring in ("min_plus", "min_max"):
+        return [-x if x.dtype.kind == "f" else x for x in arrays]
+    if semiring == "max_mul":
+        return [np.exp2(x) if x.dtype.kind == "f" else x for x in arrays]
+    return arrays
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("semiring", SCORES)
+@pytest.mark.parametrize(("band", "steps"), FORMS)
+def test_best_sequences_are_those_of_the_recurrence(band, steps, semiring, dtype):
+    """Bit for bit; beside NaN a path says nothing. Where there is no library both are one."""
+    for kind in KINDS:
+        count = times(400)
+        arrays = chains(8, count, band, steps, dtype, kind)[:4]
+        lengths = np.where(np.arange(count) % 11 == 0, TIMES + 1, arrays[3]).astype(np.int32)
+        given = kept(semiring, [*arrays[:3], lengths])
+        op = ChainScore(SemiringKey.of(semiring), band, True, detailed=True)
+        (score, states), (want, path) = both_ways(op, given)
+        np.testing.assert_array_equal(score, want)
+        np.testing.assert_array_equal(states[want == want], path[want == want])
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("band", "steps"), FORMS)
+def test_posteriors_and_samples_are_those_of_the_recurrence(band, steps, dtype, checkpoint):
+    tolerance = {"float32": 2e-5, "float64": 1e-12}[dtype]
+    for kind in KINDS:
+        count = times(400)
+        arrays = chains(9, count, band, steps, dtype, kind)[:4]
+        lengths = np.where(np.arange(count) % 11 == 0, 0, arrays[3]).astype(np.int32)
+        op = ChainScore(SemiringKey.of(log_sum_exp()), band, True, checkpoint, detailed=True)
+        for got, want in zip(*both_ways(op, [*arrays[:3], lengths]), strict=True):
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+        uniforms = np.random.default_rng(1).random((count, 3, TIMES)).astype(dtype)
+        op = ChainSamples(band, True, checkpoint)
+        ((drawn,), (want,)) = both_ways(op, [*arrays[:3], lengths, uniforms])
+        np.testing.assert_array_equal(drawn, want)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("band", [0, 5])
+@pytest.mark.parametrize(("states", "count"), [(1, 1), (17, 1), (5, 1000), (70, 90)])
+def test_the_direct_call_and_the_program(states, count, band, checkpoint):
+    """Outside jit as inside and as the lowering, for sizes around those of vectors and blocks."""
+    band = min(band, states)
+    rng = np.random.default_rng([states, count])
+    shapes = (states,), (1, band or states, states), (count, states)
+    tables = [rng.normal(size=s).astype(np.float32) for s in shapes]
+    uniforms = rng.random((3, count)).astype(np.float32)
+    for op, arrays in (
+        (ChainScore("max_plus", band, checkpoint=checkpoint, detailed=True), tables),
+        (ChainScore(log_sum_exp(), band, checkpoint=checkpoint, detailed=True), tables),
+        (ChainSamples(band, checkpoint=checkpoint), [*tables, uniforms]),
+    ):
+        lowered = apply(op, *arrays, runtimes=type(op).runtimes.only(RouteKind.LOWERING))
+        for found in (apply(op, *arrays), jax.jit(functools.partial(apply, op))(*arrays)):
+            chex.assert_trees_all_close(found, lowered, rtol=1e-4, atol=1e-4)
+
+
+def has_chains():
+    library = native().library
+    return library is not None and hasattr(library, "tropical_chain")
+
+
+def test_which_route_is_taken():
+    """One call for a batch where the library has chains; else the lowering, which says so."""
+    arrays = [x[:5] for x in chains(10, 5, 0, 1)[:3]]
+    ask = jax.vmap(lambda *xs: apply(ChainScore("max_plus", detailed=True), *xs))
+    (route,) = routes(ask, *arrays)
+    text = jax.jit(ask).lower(*arrays).as_text()
+    calls = sum("custom_call" in line and CHAIN in line for line in text.splitlines())
+    assert (route.kind is RouteKind.KERNEL) == has_chains() == (calls == 1)
+    integers = [np.zeros(x.shape[1:], np.int32) for x in arrays]
+    (route,) = routes(lambda *xs: apply(ChainScore("max_plus"), *xs), *integers)
+    assert route.kind is RouteKind.LOWERING
+    if has_chains():
+        chain = Chain(*(x[0, :1] if x.ndim == 4 else x[0] for x in arrays))
+        Chain(np.zeros(2), np.zeros((1, 2, 2)), np.zeros((2, 2))).best()
+        with nothing_compiled():
+            apply(
+                ChainScore("max_plus", detailed=True),
+                *map(np.asarray, (chain.initial, chain.transition, chain.emission)),
+            )
+
+
+def test_an_exported_program_needs_no_library():
+    tables = [x[0] for x in chains(11, 1, 2, 3)[:3]]
+
+    def ask(*tables):
+        chain = Chain(*tables, 3, banded=True)
+        found = chain.marginals()
+        return chain.best().states, found.states, found.transitions
+
+    program = jax.export.export(jax.jit(ask), platforms=["cpu", "cuda", "tpu"])(*tables)
+    assert "custom_call" not in program.mlir_module()
+    chex.assert_trees_all_close(tuple(program.call(*tables)), ask(*tables), rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "op",
+    [
+        ChainScore("max_plus", 2, True),
+        ChainScore("min_plus", k=3),
+        ChainScore(log_sum_exp(), 2, True),
+        ChainScore(log_sum_exp(), detailed=True),
+        ChainSamples(0, True),
+    ],
+)
+def test_check(op):
+    report = tj.check(op, order=1, only=OWN)
+    assert report.ok, report
+
+
+OK = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
+NEEDED = r"viterbi: given log_initial of shape.*needed shapes \(S,\), \(S, S\) and \(T, S\)"
+
+
+def symbolic_k():
+    (t,) = jax.export.symbolic_shape("t")
+    given = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in OK[:2]]
+    times = jax.ShapeDtypeStruct((t, *OK[2].shape[1:]), OK[2].dtype)
+    return jax.export.export(jax.jit(lambda *a: viterbi(*a, k=3).states))(*given, times)
+
+
+test_refusals = refusals(
+    (Unsupported, "symbolic shape", symbolic_k),
+    *(
+        (ShapeError, NEEDED, functools.partial(viterbi, *OK[:i], np.zeros(shape), *OK[i + 1 :]))
+        for i, shape in [
+            (0, (3,)),
+            (0, (2, 1)),
+            (1, (2, 3)),
+            (1, (2,)),
+            (2, (3, 3)),
+            (2, (0, 2)),
+            (2, (3,)),
+            (0, ()),
+        ]
+    ),
+    (ShapeError, "", lambda: viterbi(np.zeros(0), np.zeros((0, 0)), np.zeros((3, 0)))),
+    (
+        DTypeError,
+        "viterbi: given operands of dtype float64 and float32",
+        lambda: viterbi(*OK[:2], OK[2].astype(np.float32)),
+    ),
+    (DTypeError, "viterbi: given dtype complex128", lambda: viterbi(*(x + 0j for x in OK))),
+    (DTypeError, "viterbi, log_transition", lambda: viterbi(OK[0], None, OK[2])),
+    *(
+        (InvalidConfig, "viterbi, k: given", functools.partial(viterbi, *OK, k=k))
+        for k in (0, -1, 2.0, True, np.array([1]), 2**31)
+    ),
+    (InvalidConfig, "semiring", lambda: viterbi(*OK, semiring="plus")),
+    *(
+        (
+            ShapeError,
+            "Chain.best: given initial of shape",
+            lambda xs=xs, how=how: Chain(*xs, **how).best(),
+        )
+        for xs, how in [
+            ([np.zeros(3), *OK[1:]], {}),
+            ([OK[0], np.zeros((3, 2, 2)), OK[2]], {}),
+            ([OK[0], np.zeros((3, 2)), OK[2]], {"banded": True}),
+            ([*OK[:2], np.zeros(2)], {}),
+            (OK, {"final": np.zeros(3)}),
+            (OK, {"final": np.float64(0)}),
+        ]
+    ),
+    (
+        ShapeError,
+        "leading axes",
+        lambda: Chain(*OK, np.ones((2, 3), int), final=np.zeros((2, 2))).best(),
+    ),
+    (DTypeError, "Chain.best, lengths", lambda: Chain(*OK, 1.0).best()),
+    (DTypeError, "under log_sum_exp", lambda: Chain(*(x.astype(int) for x in OK)).log_partition()),
+    (DTypeError, "log_prob, states: given float64", lambda: Chain(*OK).log_prob(np.zeros(3))),
+    (ShapeError, "log_prob, states: given shape", lambda: Chain(*OK).log_prob(np.zeros(2, int))),
+    (InvalidConfig, "sample, shape", lambda: Chain(*OK).sample(jax.random.key(0), (-1,))),
+    (InvalidConfig, "sample, shape", lambda: Chain(*OK).sample(jax.random.key(0), 3)),
+    (InvalidConfig, "field band", lambda: ChainScore("max_plus", -1)),
+    (InvalidConfig, "payload", lambda: ChainScore("max_plus", k=-1)),
+    (InvalidConfig, "payload", lambda: ChainScore(log_sum_exp(), k=1)),
+    (InvalidConfig, "Divide the scores by it", lambda: ChainScore(log_sum_exp(0.5))),
+    (ShapeError, r"\(R, K, S\)", lambda: apply(ChainScore("max_plus"), *OK)),
+    (
+        ShapeError,
+        r"\(R, K, S\)",
+        lambda: apply(ChainScore("max_plus", 3), OK[0], np.zeros((1, 3, 2)), OK[2]),
+    ),
+    (ShapeError, "equal", lambda: apply(ChainScore("max_plus"), OK[0], np.zeros((3, 2, 2)), OK[2])),
+    (
+        DTypeError,
+        "int32 scalar",
+        lambda: apply(ChainScore("max_plus", has_length=True), OK[0], OK[1][None], OK[2], OK[0]),
+    ),
+    (
+        ShapeError,
+        r"\(N, T\)",
+        lambda: apply(ChainSamples(), OK[0], OK[1][None], OK[2], OK[0]),
+    ),
+)
+
+
+def test_nan_is_never_hidden():
+    inputs = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
+    inputs[2][1, 1] = np.nan
+    result = viterbi(*inputs)
+    assert jnp.isnan(result.score)
+    assert result.states[1] == 1
+    assert jnp.isnan(viterbi(*inputs, k=2).score[0])
