@@ -1,1 +1,1 @@
-"""Named uses of the tropical einsum: closure, Viterbi, dot_general and others."""
+"""Named uses of the tropical einsum: closure, chains, alignments, dot_general and others."""

@@ -305,7 +305,7 @@ def _pairs(scores: jax.Array, zero: jax.Array) -> jax.Array:
     """
     m, n = scores.shape
     padded = _padded(scores[::-1], (0, 0), (m - 1, m - 1), zero)
-    return _padded(_diagonals(padded, m + n - 1)[::-1].T, (1, 0), (1, 0), zero)
+    return _padded(diagonals(padded, m + n - 1)[::-1].T, (1, 0), (1, 0), zero)
 
 
 def _padded(
@@ -314,7 +314,7 @@ def _padded(
     return lax.pad(x, z, ((*rows, 0), (*columns, 0)))
 
 
-def _diagonals(x: jax.Array, width: int) -> jax.Array:
+def diagonals(x: jax.Array, width: int) -> jax.Array:
     """x[r, r + k] at [r, k], for k below the width: without a gather, whose transpose is slow."""
     rows, columns = x.shape
     flat = jnp.pad(x.reshape(-1), (0, rows))

@@ -28,7 +28,7 @@ from ..algebra.shipped import LogSumExp, or_and
 from ..network.question import TYPES, are_numbers
 from ..step.einsum_op import one_dtype
 from ..step.native.library import CHAIN, native
-from .alignment_op import folded
+from .alignment_op import diagonals, folded
 
 Values = tuple[jax.Array, ...]
 
@@ -56,50 +56,55 @@ class ChainOp(ExtensionOp):
     @property
     def algebra(self) -> Any:
         """The semiring."""
-        raise NotImplementedError
+        return LogSumExp()
 
     @property
-    def asks(self) -> int:
-        """The number of the question in the library: 0 the score, 1 with details, 2 samples."""
-        raise NotImplementedError
+    def draws(self) -> bool:
+        """Whether this op draws samples, by uniforms (N, T) that are the last input."""
+        return isinstance(self, ChainSamples)
 
     @property
     def input_count(self) -> int:
-        """Three, or four."""
-        return 3 + self.has_length
+        """Three to five."""
+        return 3 + self.has_length + self.draws
 
     def checked(self, inputs: Sequence[TensorMeta]) -> TensorMeta:
         """The emission's meta, if the inputs are a chain's."""
         initial, transition, emission, *others = inputs
-        where = f"extension {self.family_id}"
-        one_dtype(where, self.algebra, [m.dtype for m in inputs[:3]])
-        ranks = [len(m.shape) for m in inputs[:3]]
+        where, uniforms = f"extension {self.family_id}", others[self.has_length :]
+        one_dtype(where, self.algebra, [m.dtype for m in (*inputs[:3], *uniforms)])
         if (
-            ranks != [1, 3, 2]
+            [len(m.shape) for m in (*inputs[:3], *uniforms)] != [1, 3, 2, 2][: 3 + self.draws]
             or 0 in (*emission.shape, transition.shape[0])
             or (isinstance(emission.shape[1], int) and self.band > emission.shape[1])
         ):
             raise ShapeError(
                 where=where,
                 given=", ".join(map(str, inputs)),
-                needed="(S,), (R, S, S) and (T, S), all at least 1; with a band (R, K, S), K at "
-                "most S",
+                needed="(S,), (R, S, S), (T, S) and uniforms (N, T), S, R and T at least 1; with a "
+                "band (R, K, S), K at most S",
             )
         count, states = emission.shape
-        for a, b in zip(transition.shape[1:], (self.band or states, states), strict=True):
+        steps, rows, columns = transition.shape
+        pairs = [(initial.shape[0], states), (rows, self.band or states), (columns, states)]
+        pairs += [(steps, count - 1)] * (steps != 1) + [(m.shape[1], count) for m in uniforms]
+        for a, b in pairs:
             require_equal(a, b)
-        require_equal(initial.shape[0], states)
-        if transition.shape[0] != 1:
-            require_equal(transition.shape[0], count - 1)
         if self.has_length and (others[0].dtype != np.int32 or others[0].shape):
             raise DTypeError(where=where, given=f"length {others[0]}", needed="an int32 scalar")
         return emission
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Three states, five times, the last of them behind the length."""
-        rng = np.random.default_rng(0)
-        shapes = (3,), (1, self.band or 3, 3), (5, 3)
-        return [[*(rng.normal(size=s) for s in shapes), *[np.int32(4)] * self.has_length]]
+        """Three states, five times, the last of them behind the length; two samples."""
+        rng, shapes = np.random.default_rng(0), [(3,), (1, self.band or 3, 3), (5, 3)]
+        uniforms = [rng.random((2, 5))] * self.draws
+        return [
+            [
+                *map(rng.normal, [0] * 3, [1] * 3, shapes),
+                *[np.int32(4)] * self.has_length,
+                *uniforms,
+            ]
+        ]
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain", version=1)
@@ -154,11 +159,6 @@ class ChainScore(ChainOp):
         return self.semiring.semiring
 
     @property
-    def asks(self) -> int:
-        """Whether there are details."""
-        return int(self.detailed)
-
-    @property
     def output_count(self) -> int:
         """The score; and the states, or three derivatives."""
         if isinstance(self.algebra, LogSumExp):
@@ -176,7 +176,7 @@ class ChainScore(ChainOp):
         if are_numbers(inputs):
             return self.in_steps(*inputs)
         # With a row behind the length, because JAX has no scan of T - 1 steps for a symbolic T.
-        moves, seen = (x if _is_one(x) else jnp.append(x, x[:1], 0) for x in inputs[1:3])
+        moves, seen = (x if x.shape[0] == 1 else jnp.append(x, x[:1], 0) for x in inputs[1:3])
         whole = jnp.asarray(inputs[2].shape[0]).astype(jnp.int32)
         length = jnp.where(inputs[3] > whole, 0, inputs[3]) if self.has_length else whole
         op = dataclasses.replace(self, has_length=True)
@@ -239,30 +239,12 @@ class ChainSamples(ChainOp):
     has_length: bool = False
     checkpoint: bool = False
 
-    algebra = LogSumExp()
-    asks = 2
-
-    @property
-    def input_count(self) -> int:
-        """One more."""
-        return 4 + self.has_length
-
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        emission, uniforms = self.checked(inputs), inputs[-1]
-        where = f"extension {self.family_id}, uniforms"
-        one_dtype(where, self.algebra, [emission.dtype, uniforms.dtype])
-        if len(uniforms.shape) != 2:
-            raise ShapeError(where=where, given=str(uniforms), needed="(N, T)")
-        require_equal(uniforms.shape[1], emission.shape[0])
-        return [TensorMeta(np.dtype("int32"), uniforms.shape)]
+        self.checked(inputs)
+        return [TensorMeta(np.dtype("int32"), inputs[-1].shape)]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         return [_drawn(self, *inputs)]
-
-    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Two samples."""
-        uniforms = np.random.default_rng(1).random((2, 5))
-        return [[*given, uniforms] for given in super().example_inputs()]
 
 
 # --- the recurrence over times --------------------------------------------------------------------
@@ -275,30 +257,8 @@ def _length(op: ChainOp, emission: jax.Array, others: Sequence[jax.Array]) -> An
     return others[0] if op.has_length else emission.shape[0]
 
 
-def _fits(length: Any, emission: jax.Array) -> Any:
-    """Whether there are sequences of this length."""
-    return (length >= 1) & (length <= emission.shape[0])
-
-
-def _from_before(op: ChainOp, message: jax.Array, like: jax.Array) -> jax.Array:
-    """A message as an array (rows, S), where column j has what may lead to state j: in the order of
-    states, zeros first where a band begins below 0.
-    """
-    if not op.band:
-        return jnp.broadcast_to(message[:, None], like.shape)
-    padded = _padded(op, message)
-    return _skewed(jnp.broadcast_to(padded, (op.band, len(padded))), like.shape[1])
-
-
 def _padded(op: ChainOp, message: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.full(op.band - 1, op.algebra.zero(message.dtype)), message])
-
-
-def _skewed(x: jax.Array, width: int) -> jax.Array:
-    """x[r, r + j] at [r, j], for j below the width, without a gather."""
-    rows, columns = x.shape
-    flat = jnp.pad(x.reshape(-1), (0, rows))
-    return flat.reshape(rows, columns + 1)[:, :width]
 
 
 def _into_before(op: ChainOp, x: jax.Array) -> jax.Array:
@@ -316,13 +276,16 @@ def _ordered(op: ChainOp, transition: jax.Array) -> jax.Array:
 
 
 def _arriving(op: ChainOp, message: jax.Array, matrix: jax.Array) -> jax.Array:
-    """The score of what leads to each state by each state before."""
-    score = op.algebra.times(_from_before(op, message, matrix), matrix)
+    """The score of what leads to each state by each state before: an array (rows, S), rows in the
+    order of the states before.
+    """
     if not op.band:
-        return score
+        return op.algebra.times(jnp.broadcast_to(message[:, None], matrix.shape), matrix)
+    padded = _padded(op, message)
+    known = diagonals(jnp.broadcast_to(padded, (op.band, len(padded))), matrix.shape[1])
     row, column = (lax.broadcasted_iota(jnp.int32, matrix.shape, axis) for axis in (0, 1))
-    worst = jnp.asarray(op.algebra.identity(score.dtype))
-    return jnp.where(row + column >= op.band - 1, score, worst)
+    worst = jnp.asarray(op.algebra.identity(message.dtype))
+    return jnp.where(row + column >= op.band - 1, op.algebra.times(known, matrix), worst)
 
 
 def _column(
@@ -389,16 +352,11 @@ def _messages(
     transition = _ordered(op, transition)
     first, shift = less(algebra.times(initial, emission[0]))
     times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
-    given = times, emission[1:], None if _is_one(transition) else transition
+    given = times, emission[1:], None if transition.shape[0] == 1 else transition
     last, (messages, shifts) = lax.scan(step, first, given)
     score = _log_sum_exp(last) + (shift + jnp.sum(shifts)) if is_log else algebra.best(last, 0)
     messages = jnp.concatenate([first[None], messages])
-    return jnp.where(_fits(length, emission), score, zero), messages, last
-
-
-def _is_one(transition: jax.Array) -> bool:
-    """Whether all steps have the same transition."""
-    return bool(transition.shape[0] == 1)
+    return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), messages, last
 
 
 def _walked(
@@ -424,7 +382,7 @@ def _walked(
 
     def back(state: jax.Array, at: Any) -> tuple[jax.Array, jax.Array]:
         t, entry = at
-        column = transition[0 if _is_one(transition) else t - 1, :, state]
+        column = transition[0 if transition.shape[0] == 1 else t - 1, :, state]
         candidates, first = _column(op, messages[t - 1], column, state)
         before = jnp.maximum(first + choose(candidates, entry), 0)
         before = jnp.where(t < length, before, state) if op.has_length else before
@@ -491,7 +449,7 @@ def _details(
     """
     score, messages, last = _messages(op, initial, transition, emission, *others)
     matrices, length = _ordered(op, transition), _length(op, emission, others)
-    is_one = _is_one(transition)
+    is_one = transition.shape[0] == 1
 
     def back(state: Any, given: Any) -> Any:
         after, total = state
@@ -525,7 +483,7 @@ def along(
     one, count = jnp.asarray(op.algebra.one(emission.dtype)), emission.shape[0]
     before, after = states[..., :-1], states[..., 1:]
     time = lax.broadcasted_iota(jnp.int32, states.shape, states.ndim - 1)
-    row = 0 if _is_one(transition) else time[..., :-1]
+    row = 0 if transition.shape[0] == 1 else time[..., :-1]
     moves = transition[row, after - before if op.band else before, after]
     seen = emission[time, states]
 
@@ -555,7 +513,7 @@ def scored(op: ChainOp, *arrays: jax.Array) -> jax.Array:
         apart = states[1:] - states[:-1]
         there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
     found = along(op, jnp.where(live & there, states, -1), *inputs[:3])
-    possible = jnp.all(there) & _fits(length, inputs[2])
+    possible = jnp.all(there) & (length >= 1) & (length <= len(live))
     return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
 
 
@@ -640,7 +598,7 @@ def _listed(
     first = semiring.times(initial, emission[0])[:, None]
     lists = jnp.append(first, jnp.full((len(initial), op.k - 1), zero), axis=1)
     times = 1 + jnp.arange(count - 1, dtype=jnp.int32)
-    own = None if _is_one(transition) else matrices
+    own = None if transition.shape[0] == 1 else matrices
     lists, before = lax.scan(forward, lists, (times, emission[1:], own))
     values, states, ranks = _heads(op.k, semiring, lists, jnp.full((len(initial), 1), one))
 
@@ -651,7 +609,7 @@ def _listed(
     last = states[:, 0], ranks[:, 0]
     _, earlier = lax.scan(back, last, tuple(x[::-1] for x in before))
     found = jnp.append(earlier[::-1], states.T, axis=0).T
-    score = jnp.where(_fits(length, emission), values[:, 0], zero)
+    score = jnp.where((length >= 1) & (length <= emission.shape[0]), values[:, 0], zero)
     there = (score != zero)[:, None] & (jnp.arange(count, dtype=jnp.int32) < length)[None]
     return score, jnp.where(there, found, -1)
 
@@ -673,12 +631,18 @@ def _declines(op: Any, *metas: TensorMeta) -> str:
     return native().problem if there else "the library was built before it had chains"
 
 
+def _asks(op: ChainOp) -> int:
+    """The number of the question: 0 the score, 1 with details, 2 samples."""
+    return 2 if op.draws else int(op.output_count > 1)
+
+
 def _run(op: Any, *arrays: jax.Array) -> Values:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
     numbers = {
         "algebra": op.algebra.native_number,
-        **{name: getattr(op, name) for name in ("band", "asks", "has_length", "checkpoint")},
+        "asks": _asks(op),
+        **{name: getattr(op, name) for name in ("band", "has_length", "checkpoint")},
     }
     attributes = {name: np.int64(number) for name, number in numbers.items()}
     target = jax.ffi.ffi_call(CHAIN, outs, vmap_method="expand_dims")
@@ -696,7 +660,7 @@ def _eager(op: Any, *arrays: np.ndarray) -> list[np.ndarray]:
     (count, states), text = given[2].shape, ctypes.create_string_buffer(200)
     answer: Any = native().library
     type_ = TYPES[given[0].dtype.name]
-    numbers = (type_, op.algebra.native_number, op.band, op.asks, op.checkpoint)
+    numbers = (type_, op.algebra.native_number, op.band, _asks(op), op.checkpoint)
     state = answer.tropical_chain_now(
         *(ctypes.c_int64(int(x)) for x in (*numbers, states, count, len(given[1]), samples)),
         (ctypes.c_void_p * 5)(*places),
