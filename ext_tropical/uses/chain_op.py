@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax import TensorMeta
+from tenferro_jax.einsum.spread import State
 from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import (
     ExtensionOp,
@@ -59,14 +60,16 @@ class ChainOp(ExtensionOp):
         return LogSumExp()
 
     @property
-    def draws(self) -> bool:
-        """Whether this op draws samples, by uniforms (N, T) that are the last input."""
-        return isinstance(self, ChainSamples)
+    def asks(self) -> int:
+        """The number of the question: 0 the score, 1 with details, 2 samples, whose last input is
+        uniforms (N, T).
+        """
+        return 2 if isinstance(self, ChainSamples) else int(self.output_count > 1)
 
     @property
     def input_count(self) -> int:
         """Three to five."""
-        return 3 + self.has_length + self.draws
+        return 3 + self.has_length + (self.asks == 2)
 
     def checked(self, inputs: Sequence[TensorMeta]) -> TensorMeta:
         """The emission's meta, if the inputs are a chain's."""
@@ -74,7 +77,7 @@ class ChainOp(ExtensionOp):
         where, uniforms = f"extension {self.family_id}", others[self.has_length :]
         one_dtype(where, self.algebra, [m.dtype for m in (*inputs[:3], *uniforms)])
         if (
-            [len(m.shape) for m in (*inputs[:3], *uniforms)] != [1, 3, 2, 2][: 3 + self.draws]
+            [len(m.shape) for m in (*inputs[:3], *uniforms)] != [1, 3, 2, 2][: 3 + (self.asks == 2)]
             or 0 in (*emission.shape, transition.shape[0])
             or (isinstance(emission.shape[1], int) and self.band > emission.shape[1])
         ):
@@ -97,7 +100,7 @@ class ChainOp(ExtensionOp):
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Three states, five times, the last of them behind the length; two samples."""
         rng, shapes = np.random.default_rng(0), [(3,), (1, self.band or 3, 3), (5, 3)]
-        uniforms = [rng.random((2, 5))] * self.draws
+        uniforms = [rng.random((2, 5))] * (self.asks == 2)
         return [
             [
                 *map(rng.normal, [0] * 3, [1] * 3, shapes),
@@ -253,7 +256,7 @@ class ChainSamples(ChainOp):
 # lies behind the length is replaced before it is used, so that NaN does not get into derivatives.
 
 
-def _length(op: ChainOp, emission: jax.Array, others: Sequence[jax.Array]) -> Any:
+def _length(op: ChainOp, emission: jax.Array, others: Sequence[jax.Array]) -> jax.Array | int:
     return others[0] if op.has_length else emission.shape[0]
 
 
@@ -290,7 +293,7 @@ def _arriving(op: ChainOp, message: jax.Array, matrix: jax.Array) -> jax.Array:
 
 def _column(
     op: ChainOp, message: jax.Array, column: jax.Array, state: jax.Array
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, jax.Array | int]:
     """The candidates that lead to one state, and the number of the first state among them."""
     if not op.band:
         return op.algebra.times(message, column), 0
@@ -337,7 +340,7 @@ def _messages(
         shift = _shift(x)[0] if is_log else one
         return (x - shift if is_log else x), shift
 
-    def step(message: jax.Array, given: Any) -> tuple[jax.Array, Values]:
+    def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
         t, seen, own = given
         matrix = transition[0] if own is None else own
         if op.has_length:
@@ -362,9 +365,9 @@ def _messages(
 def _walked(
     op: ChainOp,
     transition: jax.Array,
-    length: Any,
+    length: jax.Array | int,
     messages: jax.Array,
-    choose: Callable[[jax.Array, Any], jax.Array],
+    choose: Callable[..., jax.Array],
     given: jax.Array | None = None,
 ) -> jax.Array:
     """The states from first to last, int32 (T,), chosen from the last to the first; -1 behind the
@@ -380,7 +383,7 @@ def _walked(
     """
     count = messages.shape[0]
 
-    def back(state: jax.Array, at: Any) -> tuple[jax.Array, jax.Array]:
+    def back(state: jax.Array, at: State) -> tuple[jax.Array, jax.Array]:
         t, entry = at
         column = transition[0 if transition.shape[0] == 1 else t - 1, :, state]
         candidates, first = _column(op, messages[t - 1], column, state)
@@ -395,11 +398,8 @@ def _walked(
     last = choose(messages[-1], None if given is None else given[end])
     _, states = lax.scan(back, last, (times, None if given is None else jnp.flip(given[:-1])))
     states = jnp.concatenate([jnp.flip(states, 0), last[None]])
-    return (
-        jnp.where(jnp.arange(count, dtype=jnp.int32) < length, states, -1)
-        if op.has_length
-        else states
-    )
+    live = jnp.arange(count, dtype=jnp.int32) < length if op.has_length else True
+    return jnp.where(live, states, -1)
 
 
 def _first(found: jax.Array) -> jax.Array:
@@ -451,7 +451,7 @@ def _details(
     matrices, length = _ordered(op, transition), _length(op, emission, others)
     is_one = transition.shape[0] == 1
 
-    def back(state: Any, given: Any) -> Any:
+    def back(state: State, given: State) -> State:
         after, total = state
         t, message, own = given
         matrix = matrices[0] if own is None else own
@@ -586,7 +586,7 @@ def _listed(
     zero, one = (jnp.asarray(f(emission.dtype)) for f in (semiring.zero, semiring.one))
     stay = [lax.broadcasted_iota(jnp.int32, (op.k, len(initial)), axis) for axis in (1, 0)]
 
-    def forward(lists: jax.Array, given: Any) -> tuple[jax.Array, Any]:
+    def forward(lists: jax.Array, given: State) -> tuple[jax.Array, State]:
         t, seen, own = given
         values, *before = _heads(op.k, semiring, lists, matrices[0] if own is None else own)
         new = semiring.times(values.T, jnp.broadcast_to(seen[:, None], lists.shape))
@@ -602,7 +602,7 @@ def _listed(
     lists, before = lax.scan(forward, lists, (times, emission[1:], own))
     values, states, ranks = _heads(op.k, semiring, lists, jnp.full((len(initial), 1), one))
 
-    def back(state: Any, winners: Any) -> Any:
+    def back(state: State, winners: State) -> State:
         rows, places = (x[state[1], state[0]] for x in winners)
         return (rows, places), rows
 
@@ -619,7 +619,7 @@ def _listed(
 # Inside a compiled program by XLA's FFI; on concrete arrays by a call that compiles nothing.
 
 
-def _declines(op: Any, *metas: TensorMeta) -> str:
+def _declines(op: ChainOp, *metas: TensorMeta) -> str:
     """Why XLA computes a chain, or "" if the library does."""
     if not are_numbers(metas):
         return "sizes are symbolic"
@@ -631,25 +631,19 @@ def _declines(op: Any, *metas: TensorMeta) -> str:
     return native().problem if there else "the library was built before it had chains"
 
 
-def _asks(op: ChainOp) -> int:
-    """The number of the question: 0 the score, 1 with details, 2 samples."""
-    return 2 if op.draws else int(op.output_count > 1)
-
-
-def _run(op: Any, *arrays: jax.Array) -> Values:
+def _run(op: ChainOp, *arrays: jax.Array) -> Values:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
     numbers = {
         "algebra": op.algebra.native_number,
-        "asks": _asks(op),
-        **{name: getattr(op, name) for name in ("band", "has_length", "checkpoint")},
+        **{name: getattr(op, name) for name in ("band", "asks", "has_length", "checkpoint")},
     }
     attributes = {name: np.int64(number) for name, number in numbers.items()}
     target = jax.ffi.ffi_call(CHAIN, outs, vmap_method="expand_dims")
     return tuple(target(*arrays, instructions="", **attributes))
 
 
-def _eager(op: Any, *arrays: np.ndarray) -> list[np.ndarray]:
+def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
     given = [np.ascontiguousarray(x) for x in arrays]
@@ -660,7 +654,7 @@ def _eager(op: Any, *arrays: np.ndarray) -> list[np.ndarray]:
     (count, states), text = given[2].shape, ctypes.create_string_buffer(200)
     answer: Any = native().library
     type_ = TYPES[given[0].dtype.name]
-    numbers = (type_, op.algebra.native_number, op.band, _asks(op), op.checkpoint)
+    numbers = (type_, op.algebra.native_number, op.band, op.asks, op.checkpoint)
     state = answer.tropical_chain_now(
         *(ctypes.c_int64(int(x)) for x in (*numbers, states, count, len(given[1]), samples)),
         (ctypes.c_void_p * 5)(*places),
