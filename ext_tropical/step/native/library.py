@@ -30,6 +30,9 @@ ROWS = "tenferro-ext-tropical.rows.v1"
 ALIGN = "tenferro-ext-tropical.align.v1"
 """The name of the custom call of alignments."""
 
+CHAIN = "tenferro-ext-tropical.chain.v1"
+"""The name of the custom call of chains."""
+
 FILE = "kernels.shared"
 """The result of the build: a shared library, not a Python module."""
 
@@ -72,7 +75,7 @@ def native() -> Native:
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
-        for target in (TARGET, AT_WINNER, NETWORK_TARGET, ROWS, ALIGN):
+        for target in (TARGET, AT_WINNER, NETWORK_TARGET, ROWS, ALIGN, CHAIN):
             handler = getattr(library, f"tropical_{target.split('.')[1]}")
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform="cpu")
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
