@@ -627,8 +627,7 @@ def _declines(op: ChainOp, *metas: TensorMeta) -> str:
         return "it computes in float32 and float64"
     if op.algebra.native_number is None or op.algebra == or_and or getattr(op, "k", 0):
         return "it has max_plus, min_plus, max_mul, min_max and log_sum_exp, without k"
-    there = native().problem or hasattr(native().library, "tropical_chain")
-    return native().problem if there else "the library was built before it had chains"
+    return native().problem
 
 
 def _run(op: ChainOp, *arrays: jax.Array) -> Values:

@@ -9,6 +9,7 @@ namespace {
 #include "tiles.inc"
 #include "lines.inc"
 #include "alignments.inc"
+#include "chains.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, strip, strip_back}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, strip, strip_back, chain}; }
 }  // namespace tropical

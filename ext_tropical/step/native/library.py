@@ -75,9 +75,7 @@ def native() -> Native:
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
-        for target in (TARGET, AT_WINNER, NETWORK_TARGET, ROWS, ALIGN, CHAIN)[
-            : 5 + hasattr(library, "tropical_chain")
-        ]:
+        for target in (TARGET, AT_WINNER, NETWORK_TARGET, ROWS, ALIGN, CHAIN):
             handler = getattr(library, f"tropical_{target.split('.')[1]}")
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform="cpu")
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError

@@ -83,6 +83,19 @@ struct StripBack {
   double* ended;  // the sum of the shares of the ends of local alignments
 };
 
+// One chain of `states` states, of whose times `length` count, at least one; every-th messages are kept, all if it is 0. Transitions are
+// `rows` matrices, of all steps where that is 1; of a band, its number of rows is `band`, which is 0 for whole matrices. What is not
+// wanted is nullptr. Samples lie one after another at `path`, and their random numbers at `uniforms`.
+struct Chain {
+  Algebra algebra;
+  Type type;  // kF32 or kF64
+  int64_t states, steps, length, rows, band, every, samples;
+  const void *initial, *transition, *emission, *uniforms;
+  void* score;
+  int32_t* path;
+  void *d_initial, *d_transition, *d_emission;  // under log-sum-exp
+};
+
 // The functions of one instruction set.
 struct Kernels {
   const char* name;
@@ -97,6 +110,8 @@ struct Kernels {
   // A strip of an alignment, after the one above it; and the counts of its entries, after those of the one below it.
   void (*strip)(const Alignment&, const Strip&, const StripRoom&);
   void (*strip_back)(const Alignment&, const Strip&, const StripRoom&, const StripBack&);
+  // What a chain asks for. Returns the bytes of memory that it needs; without memory nothing else happens.
+  int64_t (*chain)(const Chain&, void* memory);
 };
 
 Kernels baseline();
