@@ -77,9 +77,9 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_085,
-    "statements in ext_tropical": 5_885,
-    "statements in tests": 15_365,
-    "files": 146,
+    "statements in ext_tropical": 6_359,
+    "statements in tests": 15_660,
+    "files": 147,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,

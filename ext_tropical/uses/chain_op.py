@@ -124,7 +124,7 @@ class ChainScore(ChainOp):
       detailed: whether there are more outputs. Where the semiring selects, the states, int32 (T,),
         -1 behind the length and if no sequence is possible; with k they are always there, (k, T).
         Under log_sum_exp the derivatives by the three inputs, which are the expected uses: 0 if no
-        sequence is possible, NaN if the score is NaN or inf.
+        sequence is possible and behind the length; else NaN if the score is NaN or inf.
       curved: whether these derivatives are differentiated.
     """
 
@@ -471,8 +471,12 @@ def _details(
     (first, total), (states, pairs) = lax.scan(back, state, given)
     moves = _ordered(op, total[None] if is_one else jnp.flip(pairs, 0))
     parts = first, moves, jnp.concatenate([first[None], jnp.flip(states, 0)])
+    number = [jnp.arange(len(x), dtype=jnp.int32) for x in parts[1:]]
+    counts = True, (1 + number[0] < length)[:, None, None], (number[1] < length)[:, None]
     wrong = jnp.where(score == -jnp.inf, 0, jnp.nan).astype(score.dtype)
-    return score, *(jnp.where(abs(score) < jnp.inf, x, wrong) for x in parts)
+    wrongs = (jnp.where(live, wrong, 0) for live in counts)
+    is_known = abs(score) < jnp.inf
+    return score, *(jnp.where(is_known, *both) for both in zip(parts, wrongs, strict=True))
 
 
 @functools.partial(jax.jit, static_argnums=0)
