@@ -77,9 +77,9 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_085,
-    "statements in ext_tropical": 6_359,
+    "statements in ext_tropical": 6_369,
     "statements in tests": 15_660,
-    "files": 147,
+    "files": 148,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,

@@ -30,6 +30,7 @@ from ..network.question import TYPES, are_numbers
 from ..step.einsum_op import one_dtype
 from ..step.native.library import CHAIN, native
 from .alignment_op import diagonals, folded
+from .chain_lists import listed
 
 Values = tuple[jax.Array, ...]
 
@@ -191,7 +192,10 @@ class ChainScore(ChainOp):
         """The outputs by scans over times."""
         if isinstance(self.algebra, LogSumExp):
             return _details(self, *inputs) if self.detailed else _messages(self, *inputs)[:1]
-        return (_listed if self.k else _best)(self, *inputs)[: self.output_count]
+        if self.k:
+            length = _length(self, inputs[2], inputs[3:])
+            return listed(self.k, self.band, self.algebra, length, *inputs[:3])
+        return _best(self, *inputs)[: self.output_count]
 
     def differentiable_form(self) -> ExtensionOp:
         """With the details, by which the score is differentiated; details by a program's jvp."""
@@ -523,99 +527,6 @@ def scored(op: ChainOp, *arrays: jax.Array) -> jax.Array:
 
 def _multiplied(op: ChainOp, product: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
     return op.algebra.times(product, x), None
-
-
-# --- the k best sequences -------------------------------------------------------------------------
-#
-# Each state has a sorted list of its k best beginnings (Seshadri and Sundberg, 1994).
-
-
-def _heads(
-    count: int, semiring: SelectiveSemiring, lists: jax.Array, weights: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The best products of entries of sorted lists (S, k) with weights (S, N), in order.
-
-    Returns:
-      (values, rows, ranks) of shape (count, N).
-    """
-    zero = jnp.asarray(semiring.zero(lists.dtype))
-    rows = jnp.arange(len(lists), dtype=jnp.int32)[:, None]
-    columns = jnp.arange(weights.shape[1], dtype=jnp.int32)
-    lists = jnp.append(lists, jnp.full((len(lists), 1), zero), axis=1)
-
-    def head(x: jax.Array, y: jax.Array) -> jax.Array:
-        """A list may have ended, or a state be impossible."""
-        return jnp.where(x == zero, zero, semiring.times(x, y))
-
-    def next_one(
-        state: tuple[jax.Array, jax.Array], _: None
-    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
-        heads, places = state
-        value = semiring.best(heads, 0)
-        first = (heads == value[None]) | (heads != heads)
-        row = jnp.min(jnp.where(first, rows, len(lists) - 1), 0)  # XLA's argmax is slow on CPU
-        rank = places[row, columns]
-        after = jnp.minimum(rank + 1, lists.shape[1] - 1)
-        new = head(lists[row, after], weights[row, columns])
-        taken = rows == row[None]
-        heads = jnp.where(taken, new[None], heads)
-        return (heads, jnp.where(taken, after[None], places)), (value, row, rank)
-
-    heads = head(jnp.broadcast_to(lists[:, :1], weights.shape), weights)
-    _, found = lax.scan(next_one, (heads, jnp.zeros(weights.shape, jnp.int32)), length=count)
-    return found
-
-
-def _dense(op: ChainOp, transition: jax.Array) -> jax.Array:
-    """The transition between all pairs of states."""
-    if not op.band:
-        return transition
-    states = transition.shape[-1]
-    row, column = (lax.broadcasted_iota(jnp.int32, (states, states), axis) for axis in (0, 1))
-    entries = transition[:, jnp.clip(column - row, 0, op.band - 1), column]
-    there = jnp.broadcast_to((column >= row) & (column - row < op.band), entries.shape)
-    return jnp.where(there, entries, jnp.asarray(op.algebra.zero(transition.dtype)))
-
-
-def _listed(
-    op: ChainScore,
-    initial: jax.Array,
-    transition: jax.Array,
-    emission: jax.Array,
-    *others: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """The scores and the states of the k best sequences."""
-    semiring, matrices = op.algebra, _dense(op, transition)
-    length, count = _length(op, emission, others), emission.shape[0]
-    zero, one = (jnp.asarray(f(emission.dtype)) for f in (semiring.zero, semiring.one))
-    stay = [lax.broadcasted_iota(jnp.int32, (op.k, len(initial)), axis) for axis in (1, 0)]
-
-    def forward(lists: jax.Array, given: State) -> tuple[jax.Array, State]:
-        t, seen, own = given
-        values, *before = _heads(op.k, semiring, lists, matrices[0] if own is None else own)
-        new = semiring.times(values.T, jnp.broadcast_to(seen[:, None], lists.shape))
-        if op.has_length:
-            pairs = zip((new, *before), (lists, *stay), strict=True)
-            new, *before = (jnp.where(t < length, x, y) for x, y in pairs)
-        return new, tuple(before)
-
-    first = semiring.times(initial, emission[0])[:, None]
-    lists = jnp.append(first, jnp.full((len(initial), op.k - 1), zero), axis=1)
-    times = 1 + jnp.arange(count - 1, dtype=jnp.int32)
-    own = None if transition.shape[0] == 1 else matrices
-    lists, before = lax.scan(forward, lists, (times, emission[1:], own))
-    values, states, ranks = _heads(op.k, semiring, lists, jnp.full((len(initial), 1), one))
-
-    def back(state: State, winners: State) -> State:
-        rows, places = (x[state[1], state[0]] for x in winners)
-        return (rows, places), rows
-
-    last = states[:, 0], ranks[:, 0]
-    _, earlier = lax.scan(back, last, tuple(x[::-1] for x in before))
-    found = jnp.append(earlier[::-1], states.T, axis=0).T
-    score = jnp.where((length >= 1) & (length <= emission.shape[0]), values[:, 0], zero)
-    there = (score != zero)[:, None] & (jnp.arange(count, dtype=jnp.int32) < length)[None]
-    return score, jnp.where(there, found, -1)
 
 
 # --- the native CPU kernel ------------------------------------------------------------------------
