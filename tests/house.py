@@ -77,7 +77,7 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_085,
-    "statements in ext_tropical": 6_369,
+    "statements in ext_tropical": 6_374,
     "statements in tests": 15_660,
     "files": 148,
     "file names that occur twice": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -224,10 +225,8 @@ class Chain:
             raise ShapeError(
                 where=f"{where}, states", given=f"shape {given.shape}", needed=f"(..., {count})"
             )
-        run = functools.partial(scored, op)
-        score = _mapped(where, run, [*arrays, given.astype(jnp.int32)], 1)
-        whole = _mapped(where, functools.partial(apply, op), arrays)[0]
-        return jnp.where(score == -jnp.inf, score, score - jnp.broadcast_to(whole, score.shape))
+        run = functools.partial(_log_prob, op)
+        return _mapped(where, run, [*arrays, given.astype(jnp.int32)], 1)
 
     def entropy(self) -> jax.Array:
         """The entropy of the distribution of sequences, -sum p log p.
@@ -245,15 +244,9 @@ class Chain:
           >>> print(jnp.exp(chain.entropy()).round(3))
           8.0
         """
-        where = "Chain.entropy"
-        op, arrays = _checked(self, where, _ALL)
-        run = functools.partial(apply, dataclasses.replace(op, detailed=True))
-        score, *uses = _mapped(where, run, arrays)
-        for use, x, axes in zip(uses, arrays, _RANKS, strict=False):
-            x = jnp.broadcast_to(x, use.shape)
-            terms = use * jnp.where(use > 0, x, 0)  # impossible states are not used
-            score -= jnp.sum(terms, tuple(range(-axes, 0)))
-        return score
+        op, arrays = _checked(self, "Chain.entropy", _ALL)
+        run = functools.partial(_entropy, dataclasses.replace(op, detailed=True))
+        return _mapped("Chain.entropy", run, arrays)
 
     def sample(self, key: jax.Array, shape: Sequence[int] = ()) -> jax.Array:
         """Independent sequences, drawn with probability exp(score - log_partition).
@@ -371,12 +364,7 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
     arrays = [initial, transition, emission, *lengths]
     _lead(where, [*arrays, *final], [*_RANKS[: len(arrays)], *[1] * len(final)])
     if final:
-        end, last = lengths[0] if lengths else jnp.int32(count), final[0][..., None, :]
-        time = jnp.arange(count, dtype=jnp.int32).reshape(*(1,) * end.ndim, count, 1)
-        ends = time == end[..., None, None] - 1
-        shape = jnp.broadcast_shapes(emission.shape, last.shape, ends.shape)
-        ends, emission, last = (jnp.broadcast_to(x, shape) for x in (ends, emission, last))
-        arrays[2] = jnp.where(ends, semiring.times(emission, last), emission)
+        arrays[2] = on_automatic_axes(_ended)(emission, final[0], lengths, semiring)
     band = rows if chain.banded else 0
     return ChainScore(SemiringKey.of(semiring), band, bool(lengths), chain.checkpoint), arrays
 
@@ -405,16 +393,41 @@ def _mapped(where: str, run: Callable[..., Any], arrays: Sequence[jax.Array], *r
       *ranks: how many axes of the others are no leading ones.
     """
     every = [*_RANKS[: len(arrays) - len(ranks)], *ranks]
-    lead, given, axes = _lead(where, arrays, every), [], []
+    lead, kept, axes = _lead(where, arrays, every), [], []
     for x, rank in zip(arrays, every, strict=True):
         own = (1,) * (len(lead) + rank - x.ndim) + x.shape[: x.ndim - rank]
         has = [size == whole for size, whole in zip(own, lead, strict=True)]
-        kept = [size for size, there in zip(own, has, strict=True) if there]
-        given.append(x.reshape(*kept, *x.shape[x.ndim - rank :]))
+        kept.append((*itertools.compress(own, has), *x.shape[x.ndim - rank :]))
         axes.append([0 if there else None for there in has])
     for level in reversed([*zip(*axes, strict=True)]):
         run = jax.vmap(run, in_axes=level)
-    return on_automatic_axes(run)(*given)
+    return on_automatic_axes(lambda *xs: run(*map(jnp.reshape, xs, kept)))(*arrays)
+
+
+def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
+    """Of a sequence of states, the last array."""
+    score, whole = scored(op, *arrays), apply(op, *arrays[:-1])[0]
+    return jnp.where(score == -jnp.inf, score, score - whole)
+
+
+def _entropy(op: ChainScore, *arrays: jax.Array) -> jax.Array:
+    score, *uses = apply(op, *arrays)
+    for use, x in zip(uses, arrays, strict=False):
+        score -= jnp.sum(use * jnp.where(use > 0, x, 0))  # impossible states are not used
+    return score
+
+
+def _ended(
+    emission: jax.Array, final: jax.Array, lengths: Sequence[jax.Array], semiring: Semiring
+) -> jax.Array:
+    """The emission with the scores of last states."""
+    count, last = emission.shape[-2], final[..., None, :]
+    end = lengths[0] if lengths else jnp.int32(count)
+    time = jnp.arange(count, dtype=jnp.int32).reshape(*(1,) * end.ndim, count, 1)
+    ends = time == end[..., None, None] - 1
+    shape = jnp.broadcast_shapes(emission.shape, last.shape, ends.shape)
+    ends, emission, last = (jnp.broadcast_to(x, shape) for x in (ends, emission, last))
+    return jnp.where(ends, semiring.times(emission, last), emission)
 
 
 def viterbi(

@@ -411,7 +411,10 @@ FUNCTIONS = {
     "winners": (last_winners, SMALL),
     "viterbi": (functools.partial(decoded, None), HIDDEN),
     "viterbi, 3 best": (functools.partial(decoded, 3), HIDDEN),
-    "chain, posterior": (lambda *xs: Chain(*xs).marginals(), HIDDEN),
+    "chain, posterior": (
+        lambda *xs: ((chain := Chain(*xs)).marginals(), chain.entropy(), chain.log_prob([3] * 16)),
+        HIDDEN,
+    ),
     "chain, lengths": (lambda *xs: Chain(*xs, 5, final=xs[0]).best(), HIDDEN),
     "chain, samples": (lambda *xs: Chain(*xs).sample(jax.random.key(0), (4,)), HIDDEN),
     "align": (functools.partial(aligned, gap=-1.0), PAIRS),
