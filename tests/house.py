@@ -77,8 +77,8 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_085,
-    "statements in ext_tropical": 6_374,
-    "statements in tests": 15_660,
+    "statements in ext_tropical": 6_378,
+    "statements in tests": 15_663,
     "files": 148,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,

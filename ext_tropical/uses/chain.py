@@ -261,6 +261,7 @@ class Chain:
 
         Raises:
           InvalidConfig: a shape that is not one.
+          Unsupported: a symbolic size.
 
         Gradient: none.
 
@@ -276,6 +277,7 @@ class Chain:
         """
         where = "Chain.sample"
         op, arrays = _checked(self, where, _ALL)
+        _require_numbers(where, arrays[2].shape, "sizes that are numbers")
         sizes = shape if isinstance(shape, Sequence) else (-1,)
         if not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
             raise InvalidConfig(
@@ -309,15 +311,16 @@ def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring |
             raise InvalidConfig(
                 where=f"{where}, k", given=repr(k), needed=f"None or an integer from 1 to {most}"
             )
-        if not all(isinstance(size, int) for size in arrays[2].shape[-2:]):
-            raise Unsupported(
-                where=f"{where}, k",
-                given=f"emission of the symbolic shape {arrays[2].shape}",
-                needed="sizes that are numbers, or k=None",
-            )
+        _require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
     op = dataclasses.replace(op, k=int(k or 0), detailed=True)
     score, states = _mapped(where, functools.partial(apply, op), arrays)
     return ChainPath(score, states, score != jnp.asarray(algebra.zero(score.dtype)))
+
+
+def _require_numbers(where: str, shape: Sequence[object], needed: str) -> None:
+    if not all(isinstance(size, int) for size in shape):
+        given = f"emission of the symbolic shape {shape}"
+        raise Unsupported(where=where, given=given, needed=needed)
 
 
 def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, list[jax.Array]]:

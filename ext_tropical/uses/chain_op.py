@@ -475,7 +475,7 @@ def _details(
     (first, total), (states, pairs) = lax.scan(back, state, given)
     moves = _ordered(op, total[None] if is_one else jnp.flip(pairs, 0))
     parts = first, moves, jnp.concatenate([first[None], jnp.flip(states, 0)])
-    number = [jnp.arange(len(x), dtype=jnp.int32) for x in parts[1:]]
+    number = [jnp.arange(x.shape[0], dtype=jnp.int32) for x in parts[1:]]
     counts = True, (1 + number[0] < length)[:, None, None], (number[1] < length)[:, None]
     wrong = jnp.where(score == -jnp.inf, 0, jnp.nan).astype(score.dtype)
     wrongs = (jnp.where(live, wrong, 0) for live in counts)
