@@ -78,7 +78,7 @@ def figures() -> dict[str, int]:
 BUDGETS = {
     "statements in tenferro_jax": 12_085,
     "statements in ext_tropical": 6_378,
-    "statements in tests": 15_663,
+    "statements in tests": 15_667,
     "files": 148,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,

@@ -21,6 +21,8 @@ import shortest_paths
 import spin_glass
 import viterbi_decoding
 
+from ext_tropical import Chain
+
 from .sweep import times
 
 pytestmark = pytest.mark.slow
@@ -236,6 +238,9 @@ def test_decoding_against_hmmlearn():
         score, found = viterbi_decoding.by_scan(chain)
         assert score == pytest.approx(want, rel=1e-12)
         assert found == states.tolist()
+        posterior = Chain(*chain).marginals()
+        assert posterior.log_partition == pytest.approx(judge.score(seen[:, None]), rel=1e-12)
+        np.testing.assert_allclose(posterior.states, judge.predict_proba(seen[:, None]), atol=1e-9)
 
 
 def test_one_einsum_finds_the_same_path():
