@@ -173,7 +173,7 @@ class Chain:
         Returns:
           A ChainMarginals: states (..., T, S), transitions (..., R, S, S), log_partition (...).
 
-        Gradient: of any order; in jax.shard_map it needs `check_vma=False`.
+        Gradient: of any order.
 
         Cost: three times that of `log_partition`, in one pass over the times and back.
 
