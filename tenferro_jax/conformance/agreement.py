@@ -39,7 +39,7 @@ from .examples import (
 from .held import read_globals
 from .op_subject import OpSubject
 from .report import Broken, NotApplicable, breaking, one_line
-from .smooth import smooth
+from .smooth import pulled, smooth
 from .subject import Claim, FunctionSubject, in_terms_of
 
 PURE = "Compute from inputs and payload alone; seed what is random by the payload."
@@ -310,18 +310,14 @@ def derivatives_inside(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """
     view = smooth(subject, inputs)
     at, w, f = view.at(view.active), view.cotangents(subject.rng), view.function(view.active)
-    want = jax.jit(functools.partial(_pulled, f, w))(*at)
+    want = jax.jit(pulled(f, w))(*at)
     claims = [
-        Claim(f"derivative inside {name}", functools.partial(_pulled, g, w), at, want)
+        Claim(f"derivative inside {name}", pulled(g, w), at, want)
         for name, g in _inside(subject, f).items()
     ]
     yield from subject.hold(
         claims, "X13.3", "Let the rule be traceable: no branch on values, no state."
     )
-
-
-def _pulled(f: Call, cotangents: Sequence[Array], *xs: Array) -> Sequence[jax.Array]:
-    return jax.vjp(f, *xs)[1](cotangents)
 
 
 def checked_tracing(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
@@ -332,7 +328,7 @@ def checked_tracing(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     with contextlib.suppress(NotApplicable):
         view = smooth(subject, inputs)
         f, w = view.function(view.active), view.cotangents(subject.rng)
-        programs.append((functools.partial(_pulled, f, w), view.at(view.active)))
+        programs.append((pulled(f, w), view.at(view.active)))
     fix = "Do not keep a traced value after the call that received it."
     for fn, args in programs:
         with jax.checking_leaks(), jax.enable_checks(True), breaking("X4.1", "tracing", fix):

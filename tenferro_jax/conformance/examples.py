@@ -166,11 +166,6 @@ def in_32_bits(arrays: Sequence[np.ndarray]) -> Inputs:
         return tuple(np.asarray(jnp.asarray(x)) for x in arrays)
 
 
-def in_each_precision(inputs: Inputs) -> list[Inputs]:
-    """The inputs in each precision that the setting of 64-bit types has."""
-    return [cast(inputs, dtype) for dtype in FLOATS[0 if x64_enabled() else 1 :]]
-
-
 def sizes_of(inputs: Inputs) -> list[int]:
     """The different sizes of all axes, largest first."""
     return sorted({size for x in inputs for size in x.shape}, reverse=True)
@@ -213,8 +208,9 @@ def differ(inputs: Inputs, others: Inputs) -> bool:
 
 
 def in_other_dtypes(inputs: Inputs) -> Iterator[Inputs]:
-    """The inputs in each other precision."""
-    return (each for each in in_each_precision(inputs) if differ(each, inputs))
+    """The inputs in each other precision that the setting of 64-bit types has."""
+    casts = (cast(inputs, dtype) for dtype in FLOATS[0 if x64_enabled() else 1 :])
+    return (each for each in casts if differ(each, inputs))
 
 
 def smaller(inputs: Inputs) -> Iterator[Inputs]:
