@@ -126,7 +126,7 @@ def _compared(
             ("X10.7", "vjp", "transpose_rule, or what linearize emits,"),
         )
     ):
-        if not k and not subject.values_in_each_precision:
+        if not k and subject.text:  # the values of an op are those of its routes
             continue
         for j, g in enumerate(got[k]):
             around = [np.asarray(n[k][j]) for n in near]
