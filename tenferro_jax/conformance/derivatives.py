@@ -51,9 +51,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             what = f"{dtype}, derivative by {view.subject.names(mask)}"
             f, at, w = view.function(mask), view.at(mask), view.cotangents(subject.rng)
             missing = any(is_inexact(x) for i, x in enumerate(view.inputs) if i not in mask)
-            try:
-                jax.eval_shape(lambda *xs, f=f: jax.jvp(f, xs, xs), *at)
-            except Exception as error:
+            if error := failure(jax.eval_shape, lambda *xs, f=f: jax.jvp(f, xs, xs), *at):
                 broken = as_broken(error, "X10.8", what, LINEARIZE)
                 if missing and not isinstance(error, ADRuleError):
                     broken.clause, broken.fix = (

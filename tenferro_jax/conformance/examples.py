@@ -239,16 +239,17 @@ def rows(inputs: Inputs, count: int) -> list[Inputs]:
 
 def largest(x: Array) -> float:
     """The largest finite absolute value; 0 of nothing."""
-    size: Any = abs(_wide(x))
+    size: Any = abs(in_double(x))
     return float(np.max(size, where=np.isfinite(size), initial=0.0))
 
 
 def inner(a: Iterable[Array], b: Iterable[Array]) -> float:
     """Sum of products over all arrays: JAX's pairing, without conjugates. For complex numbers the
     real part, because the derivative of abs(z)**2 is linear only over the reals."""
-    return float(sum(np.sum(_wide(x) * _wide(y)).real for x, y in zip(a, b, strict=True)))
+    return float(sum(np.sum(in_double(x) * in_double(y)).real for x, y in zip(a, b, strict=True)))
 
 
-def _wide(x: Array) -> np.ndarray:
+def in_double(x: Array) -> np.ndarray:
+    """An array in double precision."""
     x = np.asarray(x)
     return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import InvalidConfig
 from ..jax_seam import x64_elsewhere
 from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, is_key, meta_of, struct, x64_enabled
-from .examples import Array, Inputs, cast, first_wrong, largest, rows
+from .examples import Array, Inputs, cast, first_wrong, in_double, largest, rows
 from .held import HELD, all_wide, coarsest, holds_numpy
 from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
 
@@ -266,16 +266,13 @@ class Subject(abc.ABC):
                 if want.dtype.itemsize < 8
                 else tolerance
             )
-            wide = np.complex128 if np.iscomplexobj(want) else np.float64
-            a, b = got.astype(wide), want.astype(wide)
+            # After cancellation the rounding of the terms stays: of an op some units in the last
+            # place of the largest entry are allowed.
+            most = min(allowed, 64 * eps) if self.text else allowed
+            a, b = in_double(got), in_double(want)
             with np.errstate(all="ignore"):
-                size: Any = abs(b)
-                scale = np.max(size, where=np.isfinite(size), initial=0.0)
-                # After cancellation the rounding of the terms stays: of an op some units in the
-                # last place of the largest entry are allowed.
-                most = min(allowed, 64 * eps) if self.text else allowed
-                rest = most * scale + 16 * eps * terms
-                wrong = ~equal & ~(abs(a - b) <= allowed * size + rest)
+                rest = most * largest(b) + 16 * eps * terms
+                wrong = ~equal & ~(abs(a - b) <= allowed * abs(b) + rest)
         limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
         text = first_wrong(wrong, got, want, "{} was expected")
         return text and f"{text} beyond {limit}"
@@ -339,12 +336,12 @@ class FunctionSubject(Subject):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.source = self.fn.func if isinstance(self.fn, functools.partial) else self.fn
         fn = self.fn
         while isinstance(fn, functools.partial):
             fn = fn.func
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self.name = f"{getattr(fn, '__module__', None) or type(fn).__module__}.{name}"
+        self.source = fn
         found, self.tree = jax.tree_util.tree_flatten_with_path((self.fn, tuple(self.args)))
         self.paths, self.leaves = [path for path, _ in found], [leaf for _, leaf in found]
         self.keyed = any(map(_is_random_key, self.leaves))
