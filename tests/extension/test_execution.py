@@ -166,22 +166,16 @@ def test_routes_are_told_without_running():
 def test_routes_can_be_selected(kind):
     called = []
 
-    class Noting(Telling):
-        family_id = "test-package.noting.v1"
-
-        def lower_to_standard_ops(self, x):
-            called.append(RouteKind.LOWERING)
-            return super().lower_to_standard_ops(x)
-
-        def eager_execute(self, x):
-            called.append(RouteKind.HOST)
-            return super().eager_execute(x)
-
-    def kernel(op, x):
-        called.append(RouteKind.KERNEL)
-        return _kernel(op, x)
-
-    all_of_them = ExtensionRuntimeSet(Kernel(Noting.family_id, "cpu", kernel))
+    noting = lambda kind, run: lambda op, x: called.append(kind) or run(op, x)
+    Noting = made(
+        "Noting",
+        Telling,
+        family_id="test-package.noting.v1",
+        lower_to_standard_ops=noting(RouteKind.LOWERING, Telling.lower_to_standard_ops),
+        eager_execute=noting(RouteKind.HOST, Telling.eager_execute),
+    )
+    kernel = Kernel(Noting.family_id, "cpu", noting(RouteKind.KERNEL, _kernel))
+    all_of_them = ExtensionRuntimeSet(kernel)
     runtimes = all_of_them.only(kind)
     call = lambda x: apply(Noting(), x, runtimes=runtimes)[0]
     graph = trace(lambda x: apply(Noting(), x, runtimes=all_of_them)[0], X)

@@ -72,15 +72,13 @@ def require_failure(call, family_id, kind, *parts, in_jit=None):
         yield name, error.value
 
 
-class Failing(Same):
-    family_id = "test-package.failing.v1"
-
-    def eager_execute(self, x):
-        CALLS.append(1)
-        raise LookupError("no such table")
-
-
 CALLS: list = []
+Failing = made(
+    "Failing",
+    Same,
+    family_id="test-package.failing.v1",
+    eager_execute=lambda self, x: CALLS.append(1) or throw(LookupError("no such table")),
+)
 
 
 @pytest.mark.clause("X8.8", "X12.1", "X12.14")
@@ -265,12 +263,12 @@ def test_no_route_says_what_is_there_already():
 def test_no_route_when_compiled(op):
     ran = []
 
-    class Before(HostCumulate):
-        family_id = "test-package.before.v1"
-
-        def eager_execute(self, x):
-            ran.append(1)
-            return super().eager_execute(x)
+    Before = made(
+        "Before",
+        HostCumulate,
+        family_id="test-package.before.v1",
+        eager_execute=lambda self, x: ran.append(1) or HostCumulate.eager_execute(self, x),
+    )
 
     f = lambda x: apply(op, apply(Before(), x)[0])[0]
     graph = trace(f, X)
@@ -563,27 +561,20 @@ def test_the_payload_may_decide_the_counts(joined, parts):
 P = jax.P
 
 
-@dataclasses.dataclass(frozen=True)
-class Formed(ExtensionOp):
-    """x * x; in its other form with a residual, or with something wrong."""
-
-    family_id = "test-package.formed_square.v1"
-    form: str = ""
-
-    @property
-    def output_count(self):
-        return 2 if self.form == "residual" else 1
-
-    def lower_to_standard_ops(self, x):
-        def run(x):
-            return {
-                "": (x * x,),
-                "residual": (x * x, 2 * x),
-                "shape": ((x * x)[None],),
-                "dtype": ((x * x).astype("float32"),),
-            }[self.form]
-
-        return run(x)
+# x * x; in its other form with a residual, or with something wrong.
+Formed = made(
+    "Formed",
+    fields={"form": str},
+    form="",
+    family_id="test-package.formed_square.v1",
+    output_count=property(lambda op: 2 if op.form == "residual" else 1),
+    lower_to_standard_ops=lambda self, x: {
+        "": (x * x,),
+        "residual": (x * x, 2 * x),
+        "shape": ((x * x)[None],),
+        "dtype": ((x * x).astype("float32"),),
+    }[self.form],
+)
 
 
 @pytest.mark.clause("X10.12")
@@ -766,12 +757,12 @@ def test_the_route_that_is_told_knows_shardings():
 
 
 def test_the_constraint_that_is_named_is_one_that_jax_takes():
-    class Even(ScaledSquare):
-        family_id = "test-package.even.v1"
-
-        def infer_output_meta(self, inputs):
-            require_equal(0, inputs[0].shape[0] % 2)
-            return inputs
+    Even = made(
+        "Even",
+        ScaledSquare,
+        family_id="test-package.even.v1",
+        infer_output_meta=lambda self, inputs: require_equal(0, inputs[0].shape[0] % 2) or inputs,
+    )
 
     (n,) = jax.export.symbolic_shape("n")
     ends_in(
