@@ -5,7 +5,6 @@ refuse.
 
 import collections
 import copy
-import itertools
 import pickle
 
 import chex
@@ -19,17 +18,12 @@ import tenferro_jax as tj
 from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
 from tenferro_jax.extension import apply, require_equal
 
-from ..helpers import ends_in, made
+from ..helpers import ends_in, fresh, made
 
 X = np.array([0.3, -1.2, 2.0])
 Y = np.array([1.5, 0.5, -0.7])
 XS = np.stack([X, Y, X * Y, Y - 2])
-NUMBERS = itertools.count()
 CPU = jax.default_backend() if jax.default_backend() != "gpu" else "cuda"
-
-
-def fresh(function, **options):
-    return tj.op(f"test-rules.op_{next(NUMBERS)}.v1", **options)(function)
 
 
 def sines(x, y, *, t: float = 1.0):
