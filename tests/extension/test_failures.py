@@ -452,20 +452,23 @@ def test_inference_gives_one_entry_an_output(count):
     )
 
 
-@pytest.mark.clause("X6.3")
+NO_DTYPES = (np.dtype(object), np.dtype("U3"), np.dtype("M8[s]"), np.dtype("longdouble"), "floot")
+
+
+@pytest.mark.clause("X6.3", "X7.1")
 @pytest.mark.parametrize(
-    "returned",
+    ("returned", "said"),
     [
-        ["float64"],
-        [("floot", (3,))],
-        [(np.float64, 3)],
-        [(np.float64, (-1,))],
-        [(np.float64, (3.0,))],
-        [None],
+        (["float64"], ""),
+        ([(np.float64, 3)], ""),
+        ([(np.float64, (-1,))], ""),
+        ([(np.float64, (3.0,))], ""),
+        ([None], ""),
+        *(([(dtype, (3,))], "is not a dtype of JAX") for dtype in NO_DTYPES),
     ],
     ids=str,
 )
-def test_metas_that_are_none(returned):
+def test_metas_that_are_none(returned, said):
     Odd = made(
         "Odd", family_id="test-package.odd.v1", infer_output_meta=lambda self, inputs: returned
     )
@@ -473,7 +476,7 @@ def test_metas_that_are_none(returned):
     ends_in(
         lambda: apply(Odd(), X),
         InvalidConfig,
-        r"infer_output_meta of extension test-package\.odd\.v1, output 0",
+        rf"infer_output_meta of extension test-package\.odd\.v1, output 0.*{said}",
     )
 
 
@@ -486,27 +489,12 @@ def test_rules_of_a_wrong_shape():
         linearize=lambda self, op, primals, outputs, tangents: [None],
     )
 
-    Bare = made(
-        "Bare",
-        ExtensionAdRule,
-        family_id=ScaledSquare.family_id,
-        linearize=lambda self, op, primals, outputs, tangents: tangents[0],
-    )
-
-    rules = ExtensionRuleSet(Short(), Bare())
-    each_ends_in(
-        (
-            lambda: jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X),
-            InvalidConfig,
-            r"linearize of extension test-package\.max_and_index\.v1: given 1 entry; "
-            r"needed 2, one for each output",
-        ),
-        (
-            lambda: jax.grad(lambda x: apply(ScaledSquare(), x, rules=rules)[0].sum())(X),
-            InvalidConfig,
-            r"linearize of extension test-package\.scaled_square\.v1.*tuple or list",
-        ),
-        (lambda: apply(ScaledSquare(), X, rules=[Bare()]), InvalidConfig, "ExtensionRuleSet"),
+    rules = ExtensionRuleSet(Short())
+    ends_in(
+        lambda: jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X),
+        InvalidConfig,
+        r"linearize of extension test-package\.max_and_index\.v1: given 1 entry; "
+        r"needed 2, one for each output",
     )
 
 
@@ -658,25 +646,6 @@ def test_an_authors_exception_passes_with_a_note(method, run):
     assert notes[0].startswith(f"in {method} of extension test-package.")
 
 
-@pytest.mark.cpu
-@pytest.mark.clause("X13.5")
-@pytest.mark.clause("X7.1")
-@pytest.mark.parametrize(
-    "dtype",
-    [np.dtype(object), np.dtype("U3"), np.dtype("datetime64[s]"), np.dtype("longdouble")],
-    ids=str,
-)
-def test_dtypes_that_jax_has_not(dtype):
-    Odd = made(
-        "Odd",
-        family_id="test-package.odd.v1",
-        infer_output_meta=lambda self, inputs: [(dtype, inputs[0].shape)],
-        eager_execute=lambda self, x: [x],
-    )
-
-    ends_in(lambda: apply(Odd(), X), InvalidConfig, r"odd\.v1.*is not a dtype of JAX")
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -697,6 +666,7 @@ def test_what_is_no_set_is_refused():
                 lambda: ExtensionRuleSet(RaisingRule),
                 lambda: RULES.merge(None),
                 lambda: apply(ScaledSquare(), X, rules=3),
+                lambda: apply(ScaledSquare(), X, rules=[RaisingRule()]),
                 lambda: TracedTensor.apply(ScaledSquare(), X, rules=3),
                 lambda: NO_RULES.with_rule(3),
             ),
@@ -931,7 +901,7 @@ def test_what_is_no_sequence_breaks_a_numbered_clause():
         call = lambda x: apply(op, x)
         if "linearize" in members:
             call = lambda x: jax.jvp(lambda x: apply(op, x), (x,), (x,))
-        refused = ends_in(lambda: call(X), InvalidConfig)
+        refused = ends_in(lambda: call(X), InvalidConfig, "tuple or list|not in a list")
         assert refused.value.clause == clause
 
 

@@ -338,11 +338,11 @@ def test_the_outputs_of_an_eager_function_are_checked(wrong):
 
 @pytest.mark.clause("X8.3")
 def test_what_is_not_selected_never_runs():
-    for only in (RouteKind.KERNEL, RouteKind.HOST):
+    for only in ((RouteKind.KERNEL,), (RouteKind.HOST,), (RouteKind.KERNEL, RouteKind.HOST)):
         ends_in(
-            lambda: apply(ScaledSquare(), X, runtimes=SEVEN.only(only)),
+            lambda: apply(ScaledSquare(), X, runtimes=SEVEN.only(*only)),
             Unsupported,
-            r"scaled_square.*only " + only.value,
+            r"scaled_square.*only " + ", ".join(kind.value for kind in only),
         )
     each_ends_in(
         (
