@@ -92,6 +92,13 @@ def _count_traces_anew():
     chex.clear_trace_counter()
 
 
+@pytest.fixture
+def as_users_have_it():
+    """JAX's own promotion of dtypes and ranks."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Of a test marked few(n), `make test` has n cases, `make test-slow` four times as many

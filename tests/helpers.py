@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
 
+import tenferro_jax as tj
 from tenferro_jax.extension import ExtensionOp
+
+NUMBERS = itertools.count()
 
 
 def made(
@@ -46,6 +50,11 @@ def each_ends_in(*refusals: tuple[Any, ...]) -> None:
     """Every refusal, a tuple of what `ends_in` takes."""
     for refusal in refusals:
         ends_in(*refusal)
+
+
+def fresh(function: Callable[..., Any], **options: Any) -> Any:
+    """The function as an op of a family that no other test has."""
+    return tj.op(f"test-package.op_{next(NUMBERS)}.v1", **options)(function)
 
 
 def throw(error: BaseException) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -38,8 +38,8 @@ from .examples import (
 )
 from .held import read_globals
 from .op_subject import OpSubject
-from .report import Broken, NotApplicable, breaking, one_line
-from .smooth import smooth
+from .report import Broken, NotApplicable, breaking, failure, one_line
+from .smooth import pulled, smooth
 from .subject import Claim, FunctionSubject, in_terms_of
 
 PURE = "Compute from inputs and payload alone; seed what is random by the payload."
@@ -93,21 +93,22 @@ def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     op = subject.op
     if not op.has_own("eager_execute"):
         raise NotApplicable("the op has no host form", "Override eager_execute.")
-    with breaking("X8.8", "eager_execute", "See the error."):
-        first = tuple(np.array(out) for out in run_host_form(op, inputs))
+
+    def run(where: str, given: Inputs) -> Inputs:
+        with breaking("X8.8", where, "See the error."):
+            return tuple(np.array(out) for out in run_host_form(op, given))
+
+    first = run("eager_execute", inputs)
     yield
-    with breaking("X8.8", "eager_execute", "See the error."):
-        again = run_host_form(op, inputs)
-    if any(np.asarray(a).tobytes() != b.tobytes() for a, b in zip(again, first, strict=True)):
+    again = run("eager_execute", inputs)
+    if any(a.tobytes() != b.tobytes() for a, b in zip(again, first, strict=True)):
         raise Broken("X4.3", "eager_execute gives other values at the second call", PURE)
     yield
     if any(x.ndim > 1 for x in inputs):
         where = "eager_execute on arrays in Fortran order"
-        with breaking("X8.8", where, "See the error."):
-            again = run_host_form(op, tuple(np.asfortranarray(x) for x in inputs))
-        subject.require_equal(
-            where, again, first, "X8.10", "Read arrays by index: their memory may lie in any order."
-        )
+        again = run(where, tuple(np.asfortranarray(x) for x in inputs))
+        fix = "Read arrays by index: their memory may lie in any order."
+        subject.require_equal(where, again, first, "X8.10", fix)
         yield
 
 
@@ -235,26 +236,15 @@ def exported_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
             raise NotApplicable(
                 reason, "Export it with constraints=(...) of jax.export.symbolic_shape."
             ) from broken
-        _require_exported_by_jax(subject, graph)
+        # It counts only if JAX exports the lowering as a plain function, or if the author's code
+        # cannot even be traced.
+        structs = [struct(m) for m in graph.input_metas]
+        if not failure(jax.eval_shape, lambda *xs: lowered(subject.op, xs), *structs):
+            by_jax = functools.partial(jax.export.export, platforms=("cpu",))
+            subject.require_plain("export this with symbolic sizes", by_jax, structs)
         raise
     where = "exported with symbolic sizes,"
     yield from _at_sizes(subject, inputs, where, program.call, ("X13.7", "X13.7"), graph)
-
-
-def _require_exported_by_jax(subject: OpSubject, graph: Graph) -> None:
-    """Let a failure count only if JAX exports the lowering as a plain function, or if the author's
-    code cannot even be traced.
-    """
-    structs = [struct(m) for m in graph.input_metas]
-    try:
-        jax.eval_shape(lambda *xs: lowered(subject.op, xs), *structs)
-    except Exception:
-        return
-    subject.require_plain(
-        "export this with symbolic sizes",
-        functools.partial(jax.export.export, platforms=("cpu",)),
-        structs,
-    )
 
 
 def _require_exportable(subject: OpSubject, inputs: Inputs) -> None:
@@ -310,18 +300,14 @@ def derivatives_inside(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """
     view = smooth(subject, inputs)
     at, w, f = view.at(view.active), view.cotangents(subject.rng), view.function(view.active)
-    want = jax.jit(functools.partial(_pulled, f, w))(*at)
+    want = jax.jit(pulled(f, w))(*at)
     claims = [
-        Claim(f"derivative inside {name}", functools.partial(_pulled, g, w), at, want)
+        Claim(f"derivative inside {name}", pulled(g, w), at, want)
         for name, g in _inside(subject, f).items()
     ]
     yield from subject.hold(
         claims, "X13.3", "Let the rule be traceable: no branch on values, no state."
     )
-
-
-def _pulled(f: Call, cotangents: Sequence[Array], *xs: Array) -> Sequence[jax.Array]:
-    return jax.vjp(f, *xs)[1](cotangents)
 
 
 def checked_tracing(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
@@ -332,7 +318,7 @@ def checked_tracing(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     with contextlib.suppress(NotApplicable):
         view = smooth(subject, inputs)
         f, w = view.function(view.active), view.cotangents(subject.rng)
-        programs.append((functools.partial(_pulled, f, w), view.at(view.active)))
+        programs.append((pulled(f, w), view.at(view.active)))
     fix = "Do not keep a traced value after the call that received it."
     for fn, args in programs:
         with jax.checking_leaks(), jax.enable_checks(True), breaking("X4.1", "tracing", fix):

@@ -13,11 +13,11 @@ import numpy as np
 
 from ..extension.runtimes import RouteKind
 from ..extension.sharding import split_of
-from ..shapes import PyTree, meta_of
-from .examples import Array, Inputs, replaced
+from ..shapes import meta_of
+from .examples import Array, Inputs
 from .op_subject import OpSubject
 from .report import Broken, NotApplicable, breaking
-from .smooth import Smooth, smooth
+from .smooth import Smooth, pulled, smooth
 from .subject import Axes, Claim, Subject
 
 ONE_DEVICE = "Keep lowerings free of what only works on one device; rules too."
@@ -105,7 +105,7 @@ def _derivatives(
     share; and those of each element by vmap of the derivative.
     """
     w = view.cotangents(view.subject.rng)
-    pulled = functools.partial(_pulled, view, view.subject.call, w)
+    back = functools.partial(_pulled, view, view.subject.call, w)
     claims = []
     for what, axes, fn, _ in cases:
         args, each = stacked(elements, axes)
@@ -118,7 +118,7 @@ def _derivatives(
         claims.append(Claim(f"vjp of {what}", through, args, summed))
         if by_vmap:
             name = f"vmap of vjp {view.subject.axes_text(axes)}"
-            claims.append(Claim(name, jax.vmap(pulled, axes), args, wants))
+            claims.append(Claim(name, jax.vmap(back, axes), args, wants))
     return claims
 
 
@@ -126,12 +126,8 @@ def _pulled(
     view: Smooth, call: Callable[..., Any], cotangents: Sequence[Array], *xs: Array
 ) -> Sequence[jax.Array]:
     """The derivative of a function of all inputs by those that are active."""
-
-    def floating(*moving: Array) -> PyTree:
-        outs = call(*replaced(xs, view.active, moving))
-        return tuple(outs[i] for i in view.outputs)
-
-    return jax.vjp(floating, *[xs[i] for i in view.active])[1](cotangents)
+    f = view.function(view.active, xs, call)
+    return pulled(f, cotangents)(*(xs[i] for i in view.active))
 
 
 def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:

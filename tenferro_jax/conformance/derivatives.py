@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from ..extension.primitive import apply
 from ..extension.rules import absent, is_stated, linearize, present
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
-from .examples import Array, Inputs, first_wrong, in_each_precision, inner, largest, listed
+from .examples import Array, Inputs, first_wrong, in_other_dtypes, inner, largest, listed
 from .op_subject import OpSubject
 from .report import Broken, NotApplicable, as_broken, breaking, failure
 from .smooth import (
@@ -32,6 +32,7 @@ from .smooth import (
     directional,
     in_each_dtype,
     near_the_example,
+    pulled,
     smooth,
     values_of,
 )
@@ -50,9 +51,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             what = f"{dtype}, derivative by {view.subject.names(mask)}"
             f, at, w = view.function(mask), view.at(mask), view.cotangents(subject.rng)
             missing = any(is_inexact(x) for i, x in enumerate(view.inputs) if i not in mask)
-            try:
-                jax.eval_shape(lambda *xs, f=f: jax.jvp(f, xs, xs), *at)
-            except Exception as error:
+            if error := failure(jax.eval_shape, lambda *xs, f=f: jax.jvp(f, xs, xs), *at):
                 broken = as_broken(error, "X10.8", what, LINEARIZE)
                 if missing and not isinstance(error, ADRuleError):
                     broken.clause, broken.fix = (
@@ -61,7 +60,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                     )
                 raise broken from error
             try:
-                jax.eval_shape(lambda *xs, f=f, w=w: jax.vjp(f, *xs)[1](w), *at)
+                jax.eval_shape(pulled(f, w), *at)
             except ADRuleError as error:
                 if error.clause != DECLARED:
                     raise
@@ -186,31 +185,26 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     view = smooth(subject, inputs)
     at, rng = view.at(view.active), subject.rng
     w, direction = view.cotangents(rng), view.random(at, rng)
-    f = view.function(view.active)
-
-    def pullback(*xs: jax.Array) -> Sequence[jax.Array]:
-        return jax.vjp(f, *xs)[1](w)
+    pullback = pulled(view.function(view.active), w)
 
     def first(*xs: Array) -> Sequence[Array]:
         with near_the_example():
             return view.moved(view.active, xs).derivatives(w, reverse=True)[0][3]
 
-    def forward(xs: Sequence[jax.Array], d: Sequence[jax.Array]) -> PyTree:
-        return jax.jvp(pullback, xs, d)[1]
-
-    def reverse(xs: Sequence[jax.Array], d: Sequence[jax.Array]) -> PyTree:
-        return jax.vjp(pullback, *xs)[1](d)
-
+    forward_and_reverse: tuple[Callable[..., PyTree], ...] = (
+        lambda xs, d: jax.jvp(pullback, xs, d)[1],
+        lambda xs, d: pulled(pullback, d)(*xs),
+    )
     fix = (
         "Use only differentiable functions in the rule, or pass order=1 and say so in the "
         "docstring."
     )
     reasons = [
-        subject.limit(failure(jax.jit(mode).lower, at, direction)) for mode in (forward, reverse)
+        subject.limit(failure(jax.jit(mode).lower, at, direction)) for mode in forward_and_reverse
     ]
     if all(reasons):
         raise NotApplicable(f"no second derivative: {reasons[0]}")
-    modes = [m for m, lacks in zip((forward, reverse), reasons, strict=True) if not lacks]
+    modes = [m for m, lacks in zip(forward_and_reverse, reasons, strict=True) if not lacks]
     with breaking("X10.14", "second order", fix):
         got = jax.jit(lambda xs, d: [mode(xs, d) for mode in modes])(at, direction)
     terms = [
@@ -404,8 +398,8 @@ def differentiable_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         raise NotApplicable("the rule differentiates the op itself")
     if form.family_id != subject.op.family_id:
         raise Broken("X10.12", f"differentiable_form gives an op of family {form.family_id}", FORM)
-    casts = {tuple(map(meta_of, made)): made for made in (inputs, *in_each_precision(inputs))}
-    taken = [made for made in casts.values() if subject.metas(made) is not None]
+    made = (inputs, *in_other_dtypes(inputs))
+    taken = [each for each in made if subject.metas(each) is not None]
 
     def both(*xs: jax.Array) -> PyTree:
         outs = apply(form, *xs, runtimes=subject.runtimes)

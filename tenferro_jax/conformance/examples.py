@@ -166,11 +166,6 @@ def in_32_bits(arrays: Sequence[np.ndarray]) -> Inputs:
         return tuple(np.asarray(jnp.asarray(x)) for x in arrays)
 
 
-def in_each_precision(inputs: Inputs) -> list[Inputs]:
-    """The inputs in each precision that the setting of 64-bit types has."""
-    return [cast(inputs, dtype) for dtype in FLOATS[0 if x64_enabled() else 1 :]]
-
-
 def sizes_of(inputs: Inputs) -> list[int]:
     """The different sizes of all axes, largest first."""
     return sorted({size for x in inputs for size in x.shape}, reverse=True)
@@ -213,8 +208,9 @@ def differ(inputs: Inputs, others: Inputs) -> bool:
 
 
 def in_other_dtypes(inputs: Inputs) -> Iterator[Inputs]:
-    """The inputs in each other precision."""
-    return (each for each in in_each_precision(inputs) if differ(each, inputs))
+    """The inputs in each other precision that the setting of 64-bit types has."""
+    casts = (cast(inputs, dtype) for dtype in FLOATS[0 if x64_enabled() else 1 :])
+    return (each for each in casts if differ(each, inputs))
 
 
 def smaller(inputs: Inputs) -> Iterator[Inputs]:
@@ -243,16 +239,17 @@ def rows(inputs: Inputs, count: int) -> list[Inputs]:
 
 def largest(x: Array) -> float:
     """The largest finite absolute value; 0 of nothing."""
-    size: Any = abs(_wide(x))
+    size: Any = abs(in_double(x))
     return float(np.max(size, where=np.isfinite(size), initial=0.0))
 
 
 def inner(a: Iterable[Array], b: Iterable[Array]) -> float:
     """Sum of products over all arrays: JAX's pairing, without conjugates. For complex numbers the
     real part, because the derivative of abs(z)**2 is linear only over the reals."""
-    return float(sum(np.sum(_wide(x) * _wide(y)).real for x, y in zip(a, b, strict=True)))
+    return float(sum(np.sum(in_double(x) * in_double(y)).real for x, y in zip(a, b, strict=True)))
 
 
-def _wide(x: Array) -> np.ndarray:
+def in_double(x: Array) -> np.ndarray:
+    """An array in double precision."""
     x = np.asarray(x)
     return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)

@@ -27,7 +27,7 @@ from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..shapes import Shaped, TensorMeta, meta_of
 from .examples import Array, Inputs, cast, in_32_bits, is_half, read_examples
 from .held import all_wide, coarsest
-from .report import Broken, NotApplicable, one_line, unsupported
+from .report import Broken, NotApplicable, failure, one_line, unsupported
 from .smooth import DECLARED
 from .subject import Oracle, Subject
 
@@ -122,15 +122,11 @@ class OpSubject(Subject):
         """The exception of eager_execute as text; "" if it runs or does not exist."""
         if not self.op.has_own("eager_execute"):
             return ""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", RuntimeWarning
-                )  # NumPy on values such as the mean of nothing
-                self.op.eager_execute(*[x.copy() for x in inputs])
-        except Exception as error:
-            return one_line(error)
-        return ""
+        with warnings.catch_warnings():
+            # NumPy on values such as the mean of nothing
+            warnings.simplefilter("ignore", RuntimeWarning)
+            error = failure(self.op.eager_execute, *(x.copy() for x in inputs))
+        return one_line(error) if error else ""
 
     def of_oracle(self, oracle: Oracle, inputs: Sequence[Array]) -> Sequence[Any]:
         """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it
@@ -177,16 +173,13 @@ class OpSubject(Subject):
             }
             for kind in (RouteKind.LOWERING, RouteKind.HOST):
                 alone[kind.value] = self.runtimes.only(kind)
-            self._ways[metas] = {w: each for w, each in alone.items() if self._runs(each, metas)}
+            # Unsupported, or an exception of the author's lowering: the checks of inference tell.
+            self._ways[metas] = {
+                name: each
+                for name, each in alone.items()
+                if not failure(route_of, self.carrier.with_runtimes(each), metas, here())
+            }
         return self._ways[metas]
-
-    def _runs(self, runtimes: ExtensionRuntimeSet, metas: tuple[TensorMeta, ...]) -> bool:
-        try:
-            route_of(self.carrier.with_runtimes(runtimes), metas, here())
-        # Unsupported, or an exception of the author's lowering; the checks of inference report it
-        except Exception:
-            return False
-        return True
 
     def require_plain(
         self,
@@ -204,10 +197,6 @@ class OpSubject(Subject):
                 f"JAX itself cannot {what} ({one_line(error)})",
                 "Use other functions in the lowering, if you need it.",
             ) from error
-
-    def values(self, *arrays: Array) -> Sequence[Array]:
-        """The outputs of a plain call."""
-        return self.call(*arrays)
 
     def judged(self, *arrays: Array) -> Sequence[Array]:
         """The outputs of the lowering: a kernel that is wrong is no mistake of the rule."""

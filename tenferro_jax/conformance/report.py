@@ -58,10 +58,10 @@ def as_broken(error: Exception, clause: str, what: str, fix: str) -> Broken:
     return Broken(clause, f"{what}: {one_line(error, 600)}", fix)
 
 
-def failure(lower: Callable[..., object], *args: Any) -> Exception | None:
-    """The exception of tracing and lowering; JAX refuses some derivatives only then."""
+def failure(call: Callable[..., object], *args: Any) -> Exception | None:
+    """The exception of a call, such as that of lowering, where JAX refuses some derivatives."""
     try:
-        lower(*args)
+        call(*args)
     except Exception as error:
         return error
     return None

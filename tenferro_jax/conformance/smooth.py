@@ -171,13 +171,15 @@ class Smooth(NamedTuple):
         self,
         mask: Mask,
         others: Sequence[Array] | None = None,
-    ) -> Callable[..., tuple[jax.Array, ...]]:
-        """A function of the inputs in `mask`, with the others fixed (to those in `others`)."""
+        call: Callable[..., Sequence[Any]] | None = None,
+    ) -> Callable[..., tuple[Any, ...]]:
+        """A function of the inputs in `mask`, with the others fixed (to those in `others`): of
+        the op, or what `call` gives in its place.
+        """
+        full = self.inputs if others is None else others
 
-        def run(*moving: Array) -> tuple[jax.Array, ...]:
-            outs = self.subject.call(
-                *replaced(self.inputs if others is None else others, mask, moving)
-            )
+        def run(*moving: Array) -> tuple[Any, ...]:
+            outs = (call or self.subject.call)(*replaced(full, mask, moving))
             return tuple(outs[i] for i in self.outputs)
 
         return run
@@ -398,19 +400,24 @@ def in_each_dtype(
             yield dtype, narrow
 
 
+def pulled(
+    f: Callable[..., Sequence[jax.Array]], w: Sequence[Array]
+) -> Callable[..., Sequence[jax.Array]]:
+    """The cotangents of what a function takes, for these of its outputs."""
+    return lambda *xs: jax.vjp(f, *xs)[1](w)
+
+
 def values_of(
     view: Smooth,
     mask: Mask,
     others: Sequence[Array] | None = None,
 ) -> Callable[..., list[np.ndarray]]:
     """The floating outputs in NumPy as a function of the inputs in `mask`."""
+    judged = view.function(mask, others, view.subject.judged)
 
     def run(*moving: Array) -> list[np.ndarray]:
         with near_the_example():
-            outs = view.subject.judged(
-                *replaced(view.inputs if others is None else others, mask, moving)
-            )
-        return [np.asarray(outs[i]) for i in view.outputs]
+            return list(map(np.asarray, judged(*moving)))
 
     return run
 

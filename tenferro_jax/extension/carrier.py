@@ -197,7 +197,8 @@ class Extension(StdTensorOp):
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
         object.__setattr__(self, "runtimes", runtimes)
-        object.__setattr__(self, "at_once", not batching and runtimes.has_eager(op.family_id))
+        eager = any(kernel.eager for kernel in runtimes.kernels(op.family_id, "cpu"))
+        object.__setattr__(self, "at_once", eager and not batching)
         self._seal()
 
     def _seal(self) -> None:

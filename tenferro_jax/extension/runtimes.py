@@ -138,10 +138,6 @@ class ExtensionRuntimeSet(Sealed):
             )
         return ExtensionRuntimeSet(*self, _routes=routes)
 
-    def has_eager(self, family_id: str) -> bool:
-        """Whether a kernel of a family answers calls outside jit without compiling."""
-        return any(kernel.eager for kernel in self.kernels(family_id, "cpu"))
-
     def __iter__(self) -> Iterator[Kernel]:
         return itertools.chain.from_iterable(self._by_place.values())
 

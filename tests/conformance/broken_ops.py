@@ -31,7 +31,7 @@ from tenferro_jax.extension.rules import NO_RULES
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import ScaledSquare
-from ..helpers import made
+from ..helpers import made, throw
 
 X = np.array([0.5, -1.25, 2.0])
 Y = np.array([1.5, 0.75, -0.5])
@@ -56,28 +56,31 @@ class Defect:
 Same = made("Same", infer_output_meta=lambda self, inputs: [inputs[0]])
 
 
-@dataclass(frozen=True)
-class Copy(Same):
-    """Its input, on the host; what is broken, if something is, is declared beside it."""
-
-    broken: bool = True
-
-    def eager_execute(self, x):
-        return (np.array(x),)
+# Its input, on the host; what is broken, if something is, is declared beside it.
+Copy = made(
+    "Copy",
+    Same,
+    fields={"broken": bool},
+    broken=True,
+    eager_execute=lambda self, x: (np.array(x),),
+)
 
 
 # --- inference ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class OneMore(Copy):
-    """Says that a symbolic size grows by one."""
-
-    family_id = "broken.one_more.v1"
-
-    def infer_output_meta(self, inputs):
-        (n,) = inputs[0].shape
-        return [(inputs[0].dtype, (n if isinstance(n, int) or not self.broken else n + 1,))]
+# Says that a symbolic size grows by one.
+OneMore = made(
+    "OneMore",
+    Copy,
+    family_id="broken.one_more.v1",
+    infer_output_meta=lambda self, inputs: [
+        (
+            inputs[0].dtype,
+            [n if isinstance(n, int) or not self.broken else n + 1 for n in inputs[0].shape],
+        )
+    ],
+)
 
 
 @dataclass(frozen=True)
@@ -114,13 +117,14 @@ class AddEqual(AddOrJoin):
         return [x]
 
 
-@dataclass(frozen=True)
-class IntegerSize(Copy):
-    family_id = "broken.integer_size.v1"
-
-    def infer_output_meta(self, inputs):
-        n = inputs[0].shape[0]
-        return [(inputs[0].dtype, (int(n) if self.broken else n,))]
+IntegerSize = made(
+    "IntegerSize",
+    Copy,
+    family_id="broken.integer_size.v1",
+    infer_output_meta=lambda self, inputs: [
+        (inputs[0].dtype, [int(n) if self.broken else n for n in inputs[0].shape])
+    ],
+)
 
 
 # Promises the dtype of its input and computes in float32.
@@ -133,16 +137,18 @@ Narrow = made(
 )
 
 
-@dataclass(frozen=True)
-class Inverse(Same):
-    """Takes every precision, though NumPy's inverse has no half precision."""
-
-    broken: bool
-    family_id = "broken.inverse.v1"
-
-    def eager_execute(self, x):
-        wide = x if self.broken else x.astype(np.promote_types(x.dtype, "float32"))
-        return (np.linalg.inv(wide).astype(x.dtype),)
+# Takes every precision, though NumPy's inverse has no half precision.
+Inverse = made(
+    "Inverse",
+    Same,
+    fields={"broken": bool},
+    family_id="broken.inverse.v1",
+    eager_execute=lambda self, x: (
+        np.linalg.inv(x if self.broken else x.astype(np.promote_types(x.dtype, "float32"))).astype(
+            x.dtype
+        ),
+    ),
+)
 
 
 TwoPromised = made(
@@ -185,13 +191,12 @@ ByClass = made("ByClass", Copy, family_id="broken.by_class.v1")
 _looks = itertools.count()
 
 
-@dataclass(frozen=True)
-class Varying(Copy):
-    family_id = "broken.varying.v1"
-
-    @property
-    def output_count(self):
-        return 1 + (next(_looks) % 2 if self.broken else 0)
+Varying = made(
+    "Varying",
+    Copy,
+    family_id="broken.varying.v1",
+    output_count=property(lambda op: 1 + (next(_looks) % 2 if op.broken else 0)),
+)
 
 
 @dataclass(frozen=True)
@@ -239,56 +244,46 @@ class Growing(Copy):
 # --- execution ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HostSine(Same):
-    """sin, once with a mistake in the host form."""
-
-    mistake: str = ""
-    family_id = "broken.host_sine.v1"
-
-    def eager_execute(self, x):
-        match self.mistake:
-            case "random":
-                return (np.sin(x) + np.random.default_rng().random(),)
-            case "writes":
-                x[0] = 0.0
-                return (np.sin(x),)
-            case "writes by force":
-                x.setflags(write=True)
-                x[0] = 0.0
-                return (np.sin(x),)
-            case "device":
-                return (jnp.sin(x),)
-            case "raises":
-                raise RuntimeError("no licence")
-            case "three":
-                return (np.sin(x),) * 3
-        return (np.sin(x),)
+# sin, and the mistakes that its host form may have.
+SINES = {
+    "": lambda x: (np.sin(x),),
+    "random": lambda x: (np.sin(x) + np.random.default_rng().random(),),
+    "writes": lambda x: (np.sin(x, out=x),),
+    "writes by force": lambda x: (x.setflags(write=True), np.sin(x, out=x))[1:],
+    "device": lambda x: (jnp.sin(x),),
+    "raises": lambda x: throw(RuntimeError("no licence")),
+    "three": lambda x: (np.sin(x),) * 3,
+}
+HostSine = made(
+    "HostSine",
+    Same,
+    fields={"mistake": str},
+    mistake="",
+    family_id="broken.host_sine.v1",
+    eager_execute=lambda self, x: SINES[self.mistake](x),
+)
 
 
-@dataclass(frozen=True)
-class Nested(Same):
-    """Lowers to another extension."""
-
-    broken: bool
-    family_id = "broken.nested.v1"
-
-    def lower_to_standard_ops(self, x):
-        if self.broken:
-            return apply(ScaledSquare(), x)
-        return (x * x,)
+# Lowers to another extension.
+Nested = made(
+    "Nested",
+    Same,
+    fields={"broken": bool},
+    family_id="broken.nested.v1",
+    lower_to_standard_ops=lambda self, x: apply(ScaledSquare(), x) if self.broken else (x * x,),
+)
 
 
-@dataclass(frozen=True)
-class Counting(Same):
-    """Every lowering has another constant."""
-
-    broken: bool
-    family_id = "broken.counting.v1"
-
-    def lower_to_standard_ops(self, x):
-        offset = next(_looks) if self.broken else 1
-        return (x + jnp.asarray(offset, x.dtype),)
+# Every lowering has another constant.
+Counting = made(
+    "Counting",
+    Same,
+    fields={"broken": bool},
+    family_id="broken.counting.v1",
+    lower_to_standard_ops=lambda self, x: (
+        x + jnp.asarray(next(_looks) if self.broken else 1, x.dtype),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -314,23 +309,18 @@ class Unrolled(ExtensionOp):
         return (x.sum(0, dtype=x.dtype),)
 
 
-@dataclass(frozen=True)
-class SumLast(ExtensionOp):
-    """The sum over one axis, counted from the end; its batched form may forget where the batch axis
-    is.
-    """
-
-    broken: bool
-    axis: int = 0
-    family_id = "broken.sum_last.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (x.sum(self.axis, dtype=x.dtype),)
-
-    def batched(self, in_axes):
-        (axis,) = in_axes
-        moved = 1 if self.broken else self.axis + (axis <= self.axis)
-        return dataclasses.replace(self, axis=moved), (0,)
+# The sum over one axis; its batched form may forget where the batch axis is.
+SumOver = made(
+    "SumOver",
+    fields={"broken": bool, "axis": int},
+    axis=0,
+    family_id="broken.sum_over.v1",
+    lower_to_standard_ops=lambda self, x: (x.sum(self.axis, dtype=x.dtype),),
+    batched=lambda self, in_axes: (
+        dataclasses.replace(self, axis=1 if self.broken else self.axis + (in_axes[0] <= self.axis)),
+        (0,),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -510,19 +500,14 @@ SPLITS = {
 }
 
 
-@dataclass(frozen=True)
-class Split(ExtensionOp):
-    """A function of SPLITS with its right or wrong rule."""
-
-    broken: bool
-    kind: str
-    family_id = "broken.split.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (SPLITS[self.kind][0](x),)
-
-    def sharding_rule(self, inputs):
-        return SPLITS[self.kind][1 + self.broken]
+# A function of SPLITS with its right or wrong rule.
+Split = made(
+    "Split",
+    fields={"broken": bool, "kind": str},
+    family_id="broken.split.v1",
+    lower_to_standard_ops=lambda self, x: (SPLITS[self.kind][0](x),),
+    sharding_rule=lambda self, inputs: SPLITS[self.kind][1 + self.broken],
+)
 
 
 def _splits(kind):
@@ -692,16 +677,17 @@ class Tangent(ExtensionOp):
         return (first, y * y)[: self.output_count]
 
 
-@dataclass(frozen=True)
-class TangentRule(ExtensionAdRule):
-    broken: bool
-    family_id = Tangent.family_id
-
-    def differentiable_form(self, op):
-        return Tangent("another" if self.broken else "square")
-
-    def linearize(self, op, primals, outputs, tangents):
-        return jax.jvp(jnp.tan, tuple(primals), tuple(tangents))[1], None
+TangentRule = made(
+    "TangentRule",
+    ExtensionAdRule,
+    fields={"broken": bool},
+    family_id=Tangent.family_id,
+    differentiable_form=lambda self, op: Tangent("another" if self.broken else "square"),
+    linearize=lambda self, op, primals, outputs, tangents: (
+        jax.jvp(jnp.tan, primals, tangents)[1],
+        None,
+    ),
+)
 
 
 def _rule(made):
@@ -800,7 +786,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "no output sharding": Defect("explicit_mesh", "X13.5", Placed),
     **{f"a wrong sharding rule of {kind}": _splits(kind) for kind in SPLITS},
-    "a batched form that ignores the axis": Defect("vmap", "X13.2", SumLast),
+    "a batched form that ignores the axis": Defect("vmap", "X13.2", SumOver),
     "a batched form wrong for a middle axis": Defect("vmap", "X13.2", Cumulated, (MATRIX,)),
     "a batched form wrong for mixed axes": Defect("vmap", "X13.2", Scaled, (X, Y)),
     "a host form wrong for another dtype": Defect("routes", "X8.10", _on_host("float32")),

@@ -1,7 +1,5 @@
 """check leaves the process of its caller as it found it, and is not misled by what it holds."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,14 +7,12 @@ import pytest
 
 import tenferro_jax as tj
 
+from ..helpers import fresh
+
 X = np.float32([0.5, 1.5, 2.5])
-NUMBERS = itertools.count()
 
 
-@pytest.fixture(autouse=True)
-def _as_users_have_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def weighed(x, w):
@@ -60,7 +56,7 @@ def with_rule(f):
 
 KINDS = {
     "function": lambda f: f,
-    "op": lambda f: tj.op(f"callers-process.f{next(NUMBERS)}.v1", derive=True)(f),
+    "op": lambda f: fresh(f, derive=True),
     "custom_vjp": with_rule,
 }
 

@@ -26,10 +26,7 @@ QUICK = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _as_users_have_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def scaled(params, x, label, *, power):

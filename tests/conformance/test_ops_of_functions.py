@@ -1,7 +1,5 @@
 """check of functions that are ops: no false alarm, the author's words, and what it must find."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,21 +8,14 @@ import pytest
 import tenferro_jax as tj
 from tenferro_jax.conformance import Verdict
 
+from ..helpers import fresh
 from ..sweep import some
 
 X = np.array([0.3, 1.0, 2.0])
-NUMBERS = itertools.count()
 METHODS = ("linearize", "transpose_rule", "infer_output_meta", "batched(", "eager_execute")
 
 
-@pytest.fixture(autouse=True)
-def _as_users_have_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
-
-
-def published(f, **keywords):
-    return tj.op(f"ops-of-functions.f{next(NUMBERS)}.v1", **keywords)(f)
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def verdicts(report):
@@ -59,7 +50,7 @@ TAKEN = (soft_ranks, of_sign, until, smoothed, running_product, jnp.linalg.norm,
 @pytest.mark.filterwarnings("ignore")  # of casts of integers, in wrong_inputs
 @pytest.mark.parametrize("f", some(TAKEN, 3), ids=lambda f: f.__name__)
 def test_functions_that_are_taken_as_they_are(f):
-    report = tj.check(published(f, derive=True), np.float32([0.3, 1.1, 2.0]))
+    report = tj.check(fresh(f, derive=True), np.float32([0.3, 1.1, 2.0]))
     assert report.ok, str(report)
     assert verdicts(report)["jvp"] is Verdict.PASSED, str(report)
 
@@ -70,7 +61,7 @@ def test_a_fixed_axis_is_no_failure():
         return r + 2 * g + 3 * b
 
     report = tj.check(
-        published(grey, derive=True), X, only=("symbolic_sizes", "engine", "exported_sizes", "vmap")
+        fresh(grey, derive=True), X, only=("symbolic_sizes", "engine", "exported_sizes", "vmap")
     )
     assert verdicts(report) == {
         "symbolic_sizes": Verdict.NOT_APPLICABLE,
@@ -82,7 +73,7 @@ def test_a_fixed_axis_is_no_failure():
 
 
 def test_the_gradient_of_a_mapped_op_of_a_cond():
-    f = published(of_sign, derive=True)
+    f = fresh(of_sign, derive=True)
     xs = jnp.array([[0.5, 2.0], [3.0, -1.0]])
     cube = jnp.stack([xs, xs + 4])
     got, want = (
@@ -93,7 +84,7 @@ def test_the_gradient_of_a_mapped_op_of_a_cond():
 
 
 def sine(rule=None):
-    f = published(lambda x: jnp.sin(x))
+    f = fresh(lambda x: jnp.sin(x))
     f.defjvp(rule or (lambda x, y, t: jnp.cos(x[0]) * t[0]))
     return f
 
@@ -102,7 +93,7 @@ def test_an_oracle_may_return_an_array_or_the_nest_of_the_function():
     for oracle in (np.sin, lambda x: (np.sin(x),), lambda x: [np.sin(x)]):
         report = tj.check(sine(), X, oracle=oracle, only=("value", "routes"))
         assert set(verdicts(report).values()) == {Verdict.PASSED}, str(report)
-    f = published(lambda x: {"s": jnp.sin(x), "two": (x, 2 * x)}, derive=True)
+    f = fresh(lambda x: {"s": jnp.sin(x), "two": (x, 2 * x)}, derive=True)
     report = tj.check(f, X, oracle=lambda x: {"s": np.sin(x), "two": (x, 2 * x)}, only=("routes",))
     assert report.ok, str(report)
 
@@ -116,7 +107,7 @@ def test_an_oracle_may_return_an_array_or_the_nest_of_the_function():
     ],
 )
 def test_an_oracle_that_gives_no_answer_for_the_example_is_a_failure(oracle, said):
-    f = published(lambda x: {"a": jnp.sin(x)})
+    f = fresh(lambda x: {"a": jnp.sin(x)})
     report = tj.check(f, X, oracle=oracle, only=("routes",))
     assert not report.ok
     assert said in report.failures[0].problem
@@ -125,7 +116,7 @@ def test_an_oracle_that_gives_no_answer_for_the_example_is_a_failure(oracle, sai
 
 @pytest.mark.parametrize("right", [True, False])
 def test_a_function_that_is_linear_in_one_argument(right):
-    f = published(lambda a, x: a @ x)
+    f = fresh(lambda a, x: a @ x)
     f.def_transpose(lambda c, a, x: (None, (a.T if right else a) @ c), argnums=1)
     checks = ("vjp", "adjoint", "linear_transpose", "precisions")
     report = tj.check(f, np.array([[1.0, 2.0], [3.0, 4.0]]), X[:2], only=checks)
@@ -136,7 +127,7 @@ def test_a_function_that_is_linear_in_one_argument(right):
 
 def test_a_dtype_that_lapack_does_not_have():
     matrix = np.array([[2.0, 0.3], [0.3, 1.5]])
-    assert tj.check(published(jnp.linalg.cholesky), matrix, only=("precisions",)).ok
+    assert tj.check(fresh(jnp.linalg.cholesky), matrix, only=("precisions",)).ok
 
 
 @pytest.mark.parametrize(
@@ -148,7 +139,7 @@ def test_a_dtype_that_lapack_does_not_have():
 )
 def test_terms_that_cancel_are_no_failure(f, arguments):
     checks = ("value", "jvp", "vjp", "linear", "adjoint")
-    for each in (f, published(f)) if f is not jnp.quantile else (f,):
+    for each in (f, fresh(f)) if f is not jnp.quantile else (f,):
         report = tj.check(each, *(np.float32(x) for x in arguments), only=checks)
         assert report.ok, str(report)
 
@@ -175,23 +166,23 @@ def squares(x):
 
 
 def broken_rules():
-    yield "defjvp", published(squares), lambda f: f.defjvp(lambda x, y, t: 3 * x[0] * t[0])
+    yield "defjvp", fresh(squares), lambda f: f.defjvp(lambda x, y, t: 3 * x[0] * t[0])
     yield (
         "bwd",
-        published(squares),
+        fresh(squares),
         lambda f: f.defvjp(lambda x: (x**2, x), lambda x, g: (3 * x * g,)),
     )
     yield (
         "def_transpose",
-        published(lambda x: 2 * x),
+        fresh(lambda x: 2 * x),
         lambda f: f.def_transpose(lambda g, x: (3 * g,)),
     )
     yield (
         "def_vmap",
-        published(squares, derive=True),
+        fresh(squares, derive=True),
         lambda f: f.def_vmap(lambda n, batched, x: (x**3, batched[0])),
     )
-    yield "def_infer", published(lambda x: None), infers_float32
+    yield "def_infer", fresh(lambda x: None), infers_float32
 
 
 def infers_float32(f):
@@ -220,7 +211,7 @@ def narrow_inside(x):
 
 
 @pytest.mark.parametrize(
-    "take", [lambda f: f, lambda f: published(f, derive=True)], ids=["function", "op"]
+    "take", [lambda f: f, lambda f: fresh(f, derive=True)], ids=["function", "op"]
 )
 def test_functions_and_ops_are_judged_alike(take):
     (lost,) = tj.check(take(narrow), X, only=("precisions",)).failures
@@ -237,7 +228,7 @@ def scaled(x):
     return scale * x
 
 
-@pytest.mark.parametrize("take", [jax.jit, lambda f: published(f, derive=True)], ids=["jit", "op"])
+@pytest.mark.parametrize("take", [jax.jit, lambda f: fresh(f, derive=True)], ids=["jit", "op"])
 def test_a_global_that_changed_after_tracing(monkeypatch, take):
     f = take(scaled)
     f(X)
@@ -249,6 +240,6 @@ def test_a_global_that_changed_after_tracing(monkeypatch, take):
 
 
 def test_a_global_that_a_program_keeps_is_named():
-    for f in (scaled, published(scaled, derive=True)):
+    for f in (scaled, fresh(scaled, derive=True)):
         (value,) = tj.check(f, X, only=("value",)).findings
         assert value.problem.endswith("the global scale")

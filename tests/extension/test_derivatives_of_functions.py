@@ -3,7 +3,6 @@ names it; and integers, which have none. Judged by plain JAX, NumPy and counting
 """
 
 import functools
-import itertools
 
 import chex
 import jax
@@ -16,14 +15,9 @@ import tenferro_jax as tj
 from tenferro_jax.errors import ADRuleError, InvalidConfig
 from tenferro_jax.extension import apply
 
-from ..helpers import ends_in, made
+from ..helpers import ends_in, fresh, made
 
-NUMBERS = itertools.count()
 X = np.array([0.3, 1.2, -0.7])
-
-
-def fresh(function, **options):
-    return tj.op(f"test-derivatives.op_{next(NUMBERS)}.v1", **options)(function)
 
 
 # --- functions without a rule ---------------------------------------------------------------------

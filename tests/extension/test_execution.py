@@ -166,22 +166,16 @@ def test_routes_are_told_without_running():
 def test_routes_can_be_selected(kind):
     called = []
 
-    class Noting(Telling):
-        family_id = "test-package.noting.v1"
-
-        def lower_to_standard_ops(self, x):
-            called.append(RouteKind.LOWERING)
-            return super().lower_to_standard_ops(x)
-
-        def eager_execute(self, x):
-            called.append(RouteKind.HOST)
-            return super().eager_execute(x)
-
-    def kernel(op, x):
-        called.append(RouteKind.KERNEL)
-        return _kernel(op, x)
-
-    all_of_them = ExtensionRuntimeSet(Kernel(Noting.family_id, "cpu", kernel))
+    noting = lambda kind, run: lambda op, x: called.append(kind) or run(op, x)
+    Noting = made(
+        "Noting",
+        Telling,
+        family_id="test-package.noting.v1",
+        lower_to_standard_ops=noting(RouteKind.LOWERING, Telling.lower_to_standard_ops),
+        eager_execute=noting(RouteKind.HOST, Telling.eager_execute),
+    )
+    kernel = Kernel(Noting.family_id, "cpu", noting(RouteKind.KERNEL, _kernel))
+    all_of_them = ExtensionRuntimeSet(kernel)
     runtimes = all_of_them.only(kind)
     call = lambda x: apply(Noting(), x, runtimes=runtimes)[0]
     graph = trace(lambda x: apply(Noting(), x, runtimes=all_of_them)[0], X)
@@ -194,13 +188,6 @@ def test_routes_can_be_selected(kind):
         np.testing.assert_array_equal(run(), X + NUMBER[kind])
     assert set(called) == {kind}
     assert [r.kind for r in routes(call, X)] == [kind]
-    ends_in(
-        lambda: apply(
-            Bilinear(), X, X.T, runtimes=NO_RUNTIMES.only(RouteKind.KERNEL, RouteKind.HOST)
-        ),
-        Unsupported,
-        r"test-package\.bilinear\.v1",
-    )
 
 
 @pytest.mark.cpu
@@ -208,13 +195,6 @@ def test_routes_can_be_selected(kind):
 def test_a_kernel_is_not_for_an_export():
     call = lambda x: apply(Telling(), x, runtimes=KERNEL)[0]
     np.testing.assert_array_equal(tj.export(call, X, platforms=("cpu",)).call(X), X + 2.0)
-    ends_in(
-        lambda: tj.export(
-            lambda x: apply(Telling(), x, runtimes=KERNEL.only(RouteKind.KERNEL))[0], X
-        ),
-        Unsupported,
-        r"test-package\.telling\.v1.*in an export",
-    )
 
 
 @pytest.mark.clause("X8.5", "X12.13")
@@ -574,11 +554,12 @@ def test_an_exception_in_a_lowering_is_not_blamed_on_inference():
 
 @pytest.mark.clause("X7.7")
 def test_64_bit_arrays_while_x64_is_off():
+    made_before = jnp.ones(2)
     with jax.enable_x64(False):
         ends_in(
             (
                 lambda: apply(ScaledSquare(), value)
-                for value in (X, np.arange(3), np.float64(1), np.ones(2, complex))
+                for value in (X, np.arange(3), np.float64(1), np.ones(2, complex), made_before)
             ),
             DTypeError,
             r"test-package\.scaled_square\.v1, input 0.*enable_x64\(True\).*\.astype\(np\.",
@@ -586,13 +567,3 @@ def test_64_bit_arrays_while_x64_is_off():
         assert apply(ScaledSquare(2.0), [1.0, 2.0])[0].tolist() == [2.0, 8.0]
         assert apply(ScaledSquare(2.0), 3.0)[0] == 18.0
         assert apply(ScaledSquare(2.0), np.float32(3.0))[0].dtype == np.float32
-
-
-@pytest.mark.clause("X7.7")
-def test_64_bit_jax_arrays_made_before_x64_was_switched_off():
-    x = jnp.ones(2)
-    with (
-        jax.enable_x64(False),
-        pytest.raises(DTypeError, match=r"test-package\.scaled_square\.v1, input 0"),
-    ):
-        apply(ScaledSquare(), x)

@@ -72,15 +72,13 @@ def require_failure(call, family_id, kind, *parts, in_jit=None):
         yield name, error.value
 
 
-class Failing(Same):
-    family_id = "test-package.failing.v1"
-
-    def eager_execute(self, x):
-        CALLS.append(1)
-        raise LookupError("no such table")
-
-
 CALLS: list = []
+Failing = made(
+    "Failing",
+    Same,
+    family_id="test-package.failing.v1",
+    eager_execute=lambda self, x: CALLS.append(1) or throw(LookupError("no such table")),
+)
 
 
 @pytest.mark.clause("X8.8", "X12.1", "X12.14")
@@ -265,12 +263,12 @@ def test_no_route_says_what_is_there_already():
 def test_no_route_when_compiled(op):
     ran = []
 
-    class Before(HostCumulate):
-        family_id = "test-package.before.v1"
-
-        def eager_execute(self, x):
-            ran.append(1)
-            return super().eager_execute(x)
+    Before = made(
+        "Before",
+        HostCumulate,
+        family_id="test-package.before.v1",
+        eager_execute=lambda self, x: ran.append(1) or HostCumulate.eager_execute(self, x),
+    )
 
     f = lambda x: apply(op, apply(Before(), x)[0])[0]
     graph = trace(f, X)
@@ -454,20 +452,23 @@ def test_inference_gives_one_entry_an_output(count):
     )
 
 
-@pytest.mark.clause("X6.3")
+NO_DTYPES = (np.dtype(object), np.dtype("U3"), np.dtype("M8[s]"), np.dtype("longdouble"), "floot")
+
+
+@pytest.mark.clause("X6.3", "X7.1")
 @pytest.mark.parametrize(
-    "returned",
+    ("returned", "said"),
     [
-        ["float64"],
-        [("floot", (3,))],
-        [(np.float64, 3)],
-        [(np.float64, (-1,))],
-        [(np.float64, (3.0,))],
-        [None],
+        (["float64"], ""),
+        ([(np.float64, 3)], ""),
+        ([(np.float64, (-1,))], ""),
+        ([(np.float64, (3.0,))], ""),
+        ([None], ""),
+        *(([(dtype, (3,))], "is not a dtype of JAX") for dtype in NO_DTYPES),
     ],
     ids=str,
 )
-def test_metas_that_are_none(returned):
+def test_metas_that_are_none(returned, said):
     Odd = made(
         "Odd", family_id="test-package.odd.v1", infer_output_meta=lambda self, inputs: returned
     )
@@ -475,7 +476,7 @@ def test_metas_that_are_none(returned):
     ends_in(
         lambda: apply(Odd(), X),
         InvalidConfig,
-        r"infer_output_meta of extension test-package\.odd\.v1, output 0",
+        rf"infer_output_meta of extension test-package\.odd\.v1, output 0.*{said}",
     )
 
 
@@ -488,27 +489,12 @@ def test_rules_of_a_wrong_shape():
         linearize=lambda self, op, primals, outputs, tangents: [None],
     )
 
-    Bare = made(
-        "Bare",
-        ExtensionAdRule,
-        family_id=ScaledSquare.family_id,
-        linearize=lambda self, op, primals, outputs, tangents: tangents[0],
-    )
-
-    rules = ExtensionRuleSet(Short(), Bare())
-    each_ends_in(
-        (
-            lambda: jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X),
-            InvalidConfig,
-            r"linearize of extension test-package\.max_and_index\.v1: given 1 entry; "
-            r"needed 2, one for each output",
-        ),
-        (
-            lambda: jax.grad(lambda x: apply(ScaledSquare(), x, rules=rules)[0].sum())(X),
-            InvalidConfig,
-            r"linearize of extension test-package\.scaled_square\.v1.*tuple or list",
-        ),
-        (lambda: apply(ScaledSquare(), X, rules=[Bare()]), InvalidConfig, "ExtensionRuleSet"),
+    rules = ExtensionRuleSet(Short())
+    ends_in(
+        lambda: jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X),
+        InvalidConfig,
+        r"linearize of extension test-package\.max_and_index\.v1: given 1 entry; "
+        r"needed 2, one for each output",
     )
 
 
@@ -563,27 +549,20 @@ def test_the_payload_may_decide_the_counts(joined, parts):
 P = jax.P
 
 
-@dataclasses.dataclass(frozen=True)
-class Formed(ExtensionOp):
-    """x * x; in its other form with a residual, or with something wrong."""
-
-    family_id = "test-package.formed_square.v1"
-    form: str = ""
-
-    @property
-    def output_count(self):
-        return 2 if self.form == "residual" else 1
-
-    def lower_to_standard_ops(self, x):
-        def run(x):
-            return {
-                "": (x * x,),
-                "residual": (x * x, 2 * x),
-                "shape": ((x * x)[None],),
-                "dtype": ((x * x).astype("float32"),),
-            }[self.form]
-
-        return run(x)
+# x * x; in its other form with a residual, or with something wrong.
+Formed = made(
+    "Formed",
+    fields={"form": str},
+    form="",
+    family_id="test-package.formed_square.v1",
+    output_count=property(lambda op: 2 if op.form == "residual" else 1),
+    lower_to_standard_ops=lambda self, x: {
+        "": (x * x,),
+        "residual": (x * x, 2 * x),
+        "shape": ((x * x)[None],),
+        "dtype": ((x * x).astype("float32"),),
+    }[self.form],
+)
 
 
 @pytest.mark.clause("X10.12")
@@ -667,25 +646,6 @@ def test_an_authors_exception_passes_with_a_note(method, run):
     assert notes[0].startswith(f"in {method} of extension test-package.")
 
 
-@pytest.mark.cpu
-@pytest.mark.clause("X13.5")
-@pytest.mark.clause("X7.1")
-@pytest.mark.parametrize(
-    "dtype",
-    [np.dtype(object), np.dtype("U3"), np.dtype("datetime64[s]"), np.dtype("longdouble")],
-    ids=str,
-)
-def test_dtypes_that_jax_has_not(dtype):
-    Odd = made(
-        "Odd",
-        family_id="test-package.odd.v1",
-        infer_output_meta=lambda self, inputs: [(dtype, inputs[0].shape)],
-        eager_execute=lambda self, x: [x],
-    )
-
-    ends_in(lambda: apply(Odd(), X), InvalidConfig, r"odd\.v1.*is not a dtype of JAX")
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -706,6 +666,7 @@ def test_what_is_no_set_is_refused():
                 lambda: ExtensionRuleSet(RaisingRule),
                 lambda: RULES.merge(None),
                 lambda: apply(ScaledSquare(), X, rules=3),
+                lambda: apply(ScaledSquare(), X, rules=[RaisingRule()]),
                 lambda: TracedTensor.apply(ScaledSquare(), X, rules=3),
                 lambda: NO_RULES.with_rule(3),
             ),
@@ -766,12 +727,12 @@ def test_the_route_that_is_told_knows_shardings():
 
 
 def test_the_constraint_that_is_named_is_one_that_jax_takes():
-    class Even(ScaledSquare):
-        family_id = "test-package.even.v1"
-
-        def infer_output_meta(self, inputs):
-            require_equal(0, inputs[0].shape[0] % 2)
-            return inputs
+    Even = made(
+        "Even",
+        ScaledSquare,
+        family_id="test-package.even.v1",
+        infer_output_meta=lambda self, inputs: require_equal(0, inputs[0].shape[0] % 2) or inputs,
+    )
 
     (n,) = jax.export.symbolic_shape("n")
     ends_in(
@@ -940,7 +901,7 @@ def test_what_is_no_sequence_breaks_a_numbered_clause():
         call = lambda x: apply(op, x)
         if "linearize" in members:
             call = lambda x: jax.jvp(lambda x: apply(op, x), (x,), (x,))
-        refused = ends_in(lambda: call(X), InvalidConfig)
+        refused = ends_in(lambda: call(X), InvalidConfig, "tuple or list|not in a list")
         assert refused.value.clause == clause
 
 

@@ -5,7 +5,6 @@ refuse.
 
 import collections
 import copy
-import itertools
 import pickle
 
 import chex
@@ -17,19 +16,14 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
-from tenferro_jax.extension import ExtensionOp, apply, require_equal
+from tenferro_jax.extension import apply, require_equal
 
-from ..helpers import ends_in
+from ..helpers import ends_in, fresh, made
 
 X = np.array([0.3, -1.2, 2.0])
 Y = np.array([1.5, 0.5, -0.7])
 XS = np.stack([X, Y, X * Y, Y - 2])
-NUMBERS = itertools.count()
 CPU = jax.default_backend() if jax.default_backend() != "gpu" else "cuda"
-
-
-def fresh(function, **options):
-    return tj.op(f"test-rules.op_{next(NUMBERS)}.v1", **options)(function)
 
 
 def sines(x, y, *, t: float = 1.0):
@@ -388,12 +382,8 @@ def test_other_mistakes():
     last.def_transpose(lambda y, a, x: (None, a.T @ y), argnums=-1)
     np.testing.assert_allclose(jax.grad(lambda x: last(XS, x).sum())(X), XS.sum(0), rtol=1e-12)
 
-    class Inner(ExtensionOp):
-        family_id = "test-rules.inner.v1"
-
-        def lower_to_standard_ops(self, x):
-            return (x,)
-
+    one = lambda self, x: (x,)
+    Inner = made("Inner", family_id="test-rules.inner.v1", lower_to_standard_ops=one)
     inside = fresh(lambda x: apply(Inner(), x)[0])
     ends_in(
         lambda: inside(X), InvalidConfig, r"<lambda> \(test_function_rules.py.*test-rules.inner"

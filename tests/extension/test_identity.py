@@ -460,12 +460,9 @@ def test_a_class_without_state_needs_no_decorator():
 
 @pytest.mark.clause("X5.6")
 def test_nan_is_told_apart_by_its_bits():
-    patterns = (0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0x7FF0000000000001)
-    nans = struct.unpack("<4d", struct.pack("<4Q", *patterns))
-    texts = [payload_json(nan) for nan in nans]
-    assert texts == [
+    assert list(map(payload_json, NANS)) == [
         '{"float":"nan"}',
-        *(f'{{"float":"nan(0x{bits:016x})"}}' for bits in patterns[1:]),
+        *(f'{{"float":"nan(0x{bits:016x})"}}' for bits in PATTERNS[1:]),
     ]
     bits = (
         "0x7ff8000000000000",
@@ -890,12 +887,8 @@ def same_again(value):
     )
 
 
-NANS = struct.unpack(
-    "<4d",
-    struct.pack(
-        "<4Q", 0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0x7FF0000000000001
-    ),
-)
+PATTERNS = (0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0x7FF0000000000001)
+NANS = struct.unpack("<4d", struct.pack("<4Q", *PATTERNS))
 HARD = (
     *DISTINCT, *NANS[1:], *(complex(nan, 0.0) for nan in NANS), complex(0.0, -0.0), (NANS[0],),
     (NANS[1], 0.0), (np.ones(2),),

@@ -211,12 +211,14 @@ def test_a_call_without_runtimes_uses_the_kernels_of_the_class():
     ):
         np.testing.assert_allclose(got, np.sin(1.0))
 
-    class Rule(ExtensionAdRule):
-        family_id = ScaledSquare.family_id
-
-        def linearize(self, op, primals, outputs, tangents):
-            return [apply(Published(), primals[0])[0] * tangents[0]]
-
+    Rule = made(
+        "Rule",
+        ExtensionAdRule,
+        family_id=ScaledSquare.family_id,
+        linearize=lambda self, op, primals, outputs, tangents: [
+            apply(Published(), primals[0])[0] * tangents[0]
+        ],
+    )
     rules = ExtensionRuleSet(Rule())
     slope = lambda x, **given: jax.grad(
         lambda x: apply(ScaledSquare(), x, rules=rules, **given)[0].sum()
@@ -336,11 +338,11 @@ def test_the_outputs_of_an_eager_function_are_checked(wrong):
 
 @pytest.mark.clause("X8.3")
 def test_what_is_not_selected_never_runs():
-    for only in (RouteKind.KERNEL, RouteKind.HOST):
+    for only in ((RouteKind.KERNEL,), (RouteKind.HOST,), (RouteKind.KERNEL, RouteKind.HOST)):
         ends_in(
-            lambda: apply(ScaledSquare(), X, runtimes=SEVEN.only(only)),
+            lambda: apply(ScaledSquare(), X, runtimes=SEVEN.only(*only)),
             Unsupported,
-            r"scaled_square.*only " + only.value,
+            r"scaled_square.*only " + ", ".join(kind.value for kind in only),
         )
     each_ends_in(
         (

@@ -514,13 +514,15 @@ def test_what_a_rule_calls_has_the_rules_and_kernels_of_the_outer_call():
 
 @pytest.mark.clause("X10.9")
 def test_a_call_in_a_rule_may_bring_its_own_rules():
-    class Rule(ExtensionAdRule):
-        family_id = Outer.family_id
-
-        def linearize(self, op, primals, outputs, tangents):
-            own = ExtensionRuleSet(ScaledSquareRule(mark=5.0))
-            return (apply(ScaledSquare(), primals[0], rules=own)[0] * tangents[0],)
-
+    own = ExtensionRuleSet(ScaledSquareRule(mark=5.0))
+    Rule = made(
+        "Rule",
+        ExtensionAdRule,
+        family_id=Outer.family_id,
+        linearize=lambda self, op, primals, outputs, tangents: (
+            apply(ScaledSquare(), primals[0], rules=own)[0] * tangents[0],
+        ),
+    )
     f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(Rule(), ScaledSquareRule()))[0]
     assert jax.grad(jax.grad(f))(3.0) == 30.0
 
