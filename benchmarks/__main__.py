@@ -26,7 +26,9 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "glue": (),
     "networks": (),
     "questions": (),
+    "alignments": (),
     "chains": (),
+    "closures": (),
     "mesh": (),
     "slices": (),
     "growth": (

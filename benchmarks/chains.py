@@ -1,169 +1,516 @@
-"""Hypothesis: an alignment takes at most a fifth of what a scan over cells takes, and the five best
-state sequences at most ten times the best one.
+"""Hypothesis: best paths of chains, partition functions and their gradients take less time than by
+any peer.
 
-Alignments of random sequences with one score for gaps, float32. The cells are those of two nested
-lax.scan, one cell a step, differentiated by JAX; the loop is NumPy's, one row a step and one cell a
-step within. Biopython and parasail are judges of the score where they are installed.
+Chains of S states and T steps, float32, by `Chain` and by the peers that are installed (pip install
+'tenferro-jax[bench]'), in one process and in turn. `scan` and `scaled` are what one writes by
+lax.scan: maxima, argmax and a scan back; logsumexp; sums of numbers that are scaled to 1. dynamax
+and the C functions of hmmlearn take probabilities, hmmlearn in float64, which are made before and
+not timed. A best path is the score and the states; a gradient is the value with the derivatives to
+all inputs, where dynamax smooths (or JAX differentiates its filter: `by grad`) and hmmlearn makes
+the sums of its M step. Answers are compared before they are timed. The ratio is the fastest peer's
+time over ours.
 
-    python -m benchmarks.chains [--sizes 128 512 2048] [--repeats 5]
+Also batches, first calls, calls outside jit, five best paths, and the CTC loss beside optax's.
+
+    python -m benchmarks.chains [--all] [--states 8 32] [--steps 1000] [--seconds 0.1]
+    [--only best partition gradient batches first five ctc]
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import importlib
-from collections.abc import Callable, Sequence
-from typing import Any
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.scipy.special import logsumexp
 
-from ext_tropical import align, log_sum_exp, viterbi
+from ext_tropical import viterbi
+from ext_tropical.step.native.library import native
 
-from .measure import alternating, header
+try:
+    from ext_tropical import Chain
+except ImportError:
+    Chain = None
 
-GAP, BATCH, LOOP = -8.0, 32, 128
-"""The score of a gap, how many pairs a batch has, and up to which size the loop runs."""
-LETTERS = "ARNDCQEGHILKMFPSTWYV"
+from .measure import header, installed, lowest
 
-
-def by_cells(plus: Callable[[jax.Array, jax.Array], jax.Array], scores: jax.Array) -> jax.Array:
-    """The score by one step of a scan for each cell."""
-    gap = jnp.float32(GAP)
-
-    def row(before: jax.Array, pairs: jax.Array) -> tuple[jax.Array, None]:
-        def cell(left: jax.Array, given: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-            diagonal, up, pair = given
-            best = plus(plus(diagonal + pair, up + gap), left + gap)
-            return best, best
-
-        first = before[0] + gap
-        _, rest = lax.scan(cell, first, (before[:-1], before[1:], pairs))
-        return jnp.concatenate([first[None], rest]), None
-
-    start = jnp.arange(scores.shape[1] + 1, dtype=jnp.float32) * gap
-    return lax.scan(row, start, scores)[0][-1]
+STATES = (2, 4, 8, 16, 24, 32, 40, 48, 64, 128, 512)
+STEPS = (1000, 10_000, 100_000, 1_000_000)
+FIVE = (8, 32, 128)
+"""The states of five best paths."""
+FEW = {1000: STATES, 10_000: (2, 8, 32, 128), 100_000: (2, 8, 32), 1_000_000: (2, 8)}
+"""By steps, the states of a run without --all."""
+BYTES = 2**30
+"""What the largest array of a way may take: one that needs more is left out."""
+Way = Callable[..., Any]
 
 
-def by_loop(scores: np.ndarray) -> float:
-    """The same in NumPy."""
-    before = np.arange(scores.shape[1] + 1) * GAP
-    for pairs in scores:
-        ahead = np.maximum(before[:-1] + pairs, before[1:] + GAP)
-        row = [before[0] + GAP]
-        for best in ahead.tolist():
-            row.append(max(best, row[-1] + GAP))
-        before = np.array(row)
-    return float(before[-1])
+class Model(NamedTuple):
+    """Log probabilities of a chain; emissions may have an axis of a batch before."""
+
+    initial: jax.Array
+    transition: jax.Array
+    emission: jax.Array
+
+    @property
+    def probabilities(self) -> Model:
+        """What dynamax takes."""
+        return Model(jnp.exp(self.initial), jnp.exp(self.transition), self.emission)
+
+    def score(self, states: Any) -> float:
+        """Of a path, in float64."""
+        initial, transition, emission = (np.asarray(x, np.float64) for x in self)
+        at = np.asarray(states)
+        return (
+            initial[at[0]]
+            + transition[at[:-1], at[1:]].sum()
+            + emission[np.arange(len(at)), at].sum()
+        )
 
 
-def peers(first: str, second: str) -> dict[str, Callable[[], float]]:
-    """The score by libraries that are installed."""
-    found: dict[str, Callable[[], float]] = {}
-    try:
-        judge = importlib.import_module("Bio.Align")
-        aligner = judge.PairwiseAligner(mode="global", match_score=5, mismatch_score=-4)
-        aligner.gap_score = GAP
-        found["Biopython"] = lambda: aligner.score(first, second)
-    except ImportError:
-        pass
-    try:
-        parasail = importlib.import_module("parasail")
-        matrix = parasail.matrix_create(LETTERS, 5, -4)
-        gap = int(-GAP)
-        found["parasail"] = lambda: parasail.nw_striped_32(first, second, gap, gap, matrix).score
-    except ImportError:
-        pass
+def model(states: int, steps: int, *batch: int) -> Model:
+    """Random probabilities."""
+    rng = np.random.default_rng(0)
+    shapes = (states,), (states, states), (*batch, steps, states)
+    initial, transition, emission = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    logs = (jax.nn.log_softmax(jnp.asarray(x)) for x in (initial, transition))
+    return Model(*logs, jnp.asarray(emission))
+
+
+def best_by_scan(initial: jax.Array, transition: jax.Array, emission: jax.Array) -> Any:
+    """Score and states."""
+
+    def forward(before: jax.Array, seen: jax.Array) -> tuple[jax.Array, jax.Array]:
+        candidates = before[:, None] + transition
+        return candidates.max(0) + seen, candidates.argmax(0)
+
+    last, winners = lax.scan(forward, initial + emission[0], emission[1:])
+
+    def back(state: jax.Array, winner: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return winner[state], winner[state]
+
+    end = last.argmax()
+    _, states = lax.scan(back, end, winners, reverse=True)
+    return last.max(), jnp.append(states, end)
+
+
+def partition_by_scan(initial: jax.Array, transition: jax.Array, emission: jax.Array) -> jax.Array:
+    """By logsumexp."""
+
+    def forward(before: jax.Array, seen: jax.Array) -> tuple[jax.Array, None]:
+        return logsumexp(before[:, None] + transition, 0) + seen, None
+
+    return logsumexp(lax.scan(forward, initial + emission[0], emission[1:])[0])
+
+
+def partition_scaled(initial: jax.Array, transition: jax.Array, emission: jax.Array) -> jax.Array:
+    """By products of probabilities that are scaled to a sum of 1 at each time."""
+    top = lax.stop_gradient(emission.max(1))
+    weights, moves = jnp.exp(emission - top[:, None]), jnp.exp(transition)
+
+    def forward(before: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+        new = before @ moves * weight
+        total = new.sum()
+        return new / total, total
+
+    start = jnp.exp(initial) * weights[0]
+    _, totals = lax.scan(forward, start / start.sum(), weights[1:])
+    return jnp.log(start.sum()) + jnp.log(totals).sum() + top.sum()
+
+
+def derived(partition: Way) -> Way:
+    """Value and derivatives."""
+    return jax.value_and_grad(partition, (0, 1, 2))
+
+
+def ours(question: str) -> Way | None:
+    """By this package."""
+    if Chain is None:
+        return (lambda *logs: viterbi(*logs)) if question == "best" else None
+
+    def partition(*logs: jax.Array) -> jax.Array:
+        return Chain(*logs).log_partition()
+
+    return {
+        "best": lambda *logs: Chain(*logs).best(),
+        "partition": partition,
+        "gradient": derived(partition),
+    }[question]
+
+
+def by_dynamax(question: str) -> dict[str, Way]:
+    """Functions of probabilities; none if it is not installed."""
+    peer = installed("dynamax.hidden_markov_model.inference")
+    if peer is None:
+        return {}
+
+    def partition(*given: jax.Array) -> jax.Array:
+        return peer.hmm_filter(*given).marginal_loglik
+
+    def smoothed(*given: jax.Array) -> Any:
+        found = peer.hmm_smoother(*given)
+        shares = found.smoothed_probs
+        return found.marginal_loglik, (shares[0], found.trans_probs, shares)
+
+    def by_grad(initial: jax.Array, transition: jax.Array, emission: jax.Array) -> Any:
+        return derived(partition)(initial, transition, emission)
+
+    return {
+        "best": {"dynamax": lambda *given: (None, peer.hmm_posterior_mode(*given))},
+        "partition": {"dynamax": partition},
+        "gradient": {"dynamax": smoothed, "by grad": by_grad},
+    }[question]
+
+
+def by_hmmlearn(question: str, chain: Model) -> dict[str, Callable[[], Any]]:
+    """Calls of its C functions; none if it is not installed."""
+    peer = installed("hmmlearn._hmmc")
+    if peer is None:
+        return {}
+    initial, transition, emission = (np.asarray(x, np.float64) for x in chain.probabilities)
+    if question == "best":
+        return {"hmmlearn": lambda: peer.viterbi(initial, transition, emission)}
+    top = emission.max(1)
+    given = initial, transition, np.exp(emission - top[:, None])
+
+    def partition() -> float:
+        return peer.forward_scaling(*given)[0] + top.sum()
+
+    def gradient() -> Any:
+        value, forward, scales = peer.forward_scaling(*given)
+        backward = peer.backward_scaling(*given, scales)
+        shares = forward * backward
+        shares /= shares.sum(1, keepdims=True)
+        moves = peer.compute_scaling_xi_sum(forward, given[1], backward, given[2])
+        return value + top.sum(), (shares[0], moves, shares)
+
+    return {"hmmlearn": {"partition": partition, "gradient": gradient}[question]}
+
+
+BY_SCAN: dict[str, dict[str, Way]] = {
+    "best": {"scan": best_by_scan},
+    "partition": {"scan": partition_by_scan, "scaled": partition_scaled},
+    "gradient": {"scan": derived(partition_by_scan), "scaled": derived(partition_scaled)},
+}
+WAYS = ("ours", "scan", "scaled", "dynamax", "by grad", "hmmlearn")
+
+
+def functions(question: str, chain: Model) -> dict[str, tuple[Way, Model]]:
+    """Each way that JAX runs, with what it takes."""
+    mine = ours(question)
+    found = {} if mine is None else {"ours": (mine, chain)}
+    found |= {name: (way, chain) for name, way in BY_SCAN[question].items()}
+    given = chain.probabilities
+    return found | {name: (way, given) for name, way in by_dynamax(question).items()}
+
+
+def calls(question: str, chain: Model) -> dict[str, Callable[[], Any]]:
+    """Each way, jitted, or a C function."""
+    found = {
+        name: functools.partial(jax.jit(way), *given)
+        for name, (way, given) in functions(question, chain).items()
+    }
+    return found | by_hmmlearn(question, chain)
+
+
+def fits(question: str, name: str, states: int, steps: int, batch: int = 1) -> bool:
+    """Whether the largest array of a way does: derivatives keep a matrix for each time."""
+    matrices = question == "gradient" and name in ("scan", "dynamax")
+    size = 8 if name == "hmmlearn" else 4
+    return batch * steps * states * (states if matrices else 1) * size <= BYTES
+
+
+def compared(question: str, chain: Model, answers: dict[str, Any]) -> None:
+    """Whether all answers are the same, up to the rounding of sums of T numbers.
+
+    Raises:
+      AssertionError: they are not.
+    """
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4 + 1e-7 * len(chain.emission))
+    if question == "best":
+        paths = {name: chain.score(_states(answer)) for name, answer in answers.items()}
+        for name, score in paths.items():
+            close(score, max(paths.values()), err_msg=name)
+            claimed = _value(answers[name])
+            close(score if claimed is None else claimed, score, err_msg=name)
+        return
+    known = answers.get("hmmlearn", next(iter(answers.values())))  # hmmlearn's are float64
+    for name, answer in answers.items():
+        close(_value(answer), _value(known), err_msg=name)
+        if question == "gradient":
+            _uses_close(chain, answer[1], known[1], name)
+
+
+def _uses_close(chain: Model, found: Any, known: Any, name: str) -> None:
+    """Expected uses; of dynamax's filter, derivatives to probabilities."""
+    scales = (*chain.probabilities[:2], 1) if name == "by grad" else (1, 1, 1)
+    steps = len(chain.emission)
+    allowed = 2e-3 + 1e-7 * steps
+    for x, y, scale, most in zip(found, known, scales, (1, steps / 100, 1), strict=True):
+        x = np.asarray(x, np.float64) * scale
+        np.testing.assert_allclose(x, y, rtol=0, atol=allowed * most, err_msg=name)
+
+
+def _states(answer: Any) -> Any:
+    return answer.states if hasattr(answer, "states") else answer[1]
+
+
+def _value(answer: Any) -> float | None:
+    if hasattr(answer, "score"):
+        return float(answer.score)
+    value = answer[0] if isinstance(answer, tuple) else answer
+    return None if value is None else float(value)
+
+
+class Row(NamedTuple):
+    """Seconds of each way, of one question to chains of one size."""
+
+    question: str
+    states: int
+    steps: int
+    batch: int
+    seconds: dict[str, float]
+
+    @property
+    def ratio(self) -> float:
+        """The fastest peer's time over ours; NaN without one of them."""
+        peers = [low for name, low in self.seconds.items() if name != "ours"]
+        return min(peers, default=math.nan) / self.seconds.get("ours", math.nan)
+
+    def __str__(self) -> str:
+        cells = "".join(
+            f"{self.seconds[name] * 1e6:>12,.1f}" if name in self.seconds else f"{'-':>12}"
+            for name in WAYS
+        )
+        step = self.seconds.get("ours", math.nan) * 1e9 / self.steps / self.batch
+        size = f"{self.batch} x {self.steps:,}" if self.batch > 1 else f"{self.steps:,}"
+        return (
+            f"{self.question:>9} {self.states:>4} {size:>11} |{cells} |{step:>12,.1f} "
+            f"{self.ratio:>7.2f}"
+        )
+
+
+HEAD = (
+    f"{'':>9} {'S':>4} {'T':>11} |"
+    + "".join(f"{name:>12}" for name in WAYS)
+    + f" us |{'ours, ns/T':>12} {'ratio':>7}"
+)
+
+
+def measured(
+    questions: Iterable[str],
+    sizes: Iterable[tuple[int, int]],
+    seconds: float,
+    longest: float,
+) -> Iterator[Row]:
+    """Rows, of growing steps. A way is left out where a call would take longer than `longest`, as
+    shorter chains say.
+    """
+    rates: dict[tuple[str, str, int], float] = {}
+    for states, steps in sizes:
+        if 4 * states * steps > BYTES:
+            continue
+        chain = model(states, steps)
+        for question in questions:
+            ways = {
+                name: call
+                for name, call in calls(question, chain).items()
+                if rates.get((question, name, states), 0) * steps <= longest
+                and fits(question, name, states, steps)
+            }
+            answers = {name: jax.block_until_ready(call()) for name, call in ways.items()}
+            compared(question, chain, answers)
+            del answers
+            lows = dict(zip(ways, lowest([*ways.values()], seconds), strict=True))
+            rates |= {(question, name, states): low / steps for name, low in lows.items()}
+            yield Row(question, states, steps, 1, lows)
+
+
+def batches(
+    questions: Iterable[str], sizes: Iterable[tuple[int, int, int]], seconds: float
+) -> Iterator[Row]:
+    """Chains with one model, by vmap; hmmlearn's in a loop."""
+    for batch, steps, states in sizes:
+        chain = model(states, steps, batch)
+        each = [chain._replace(emission=x) for x in chain.emission]
+        for question in questions:
+            ways = {
+                name: functools.partial(jax.jit(jax.vmap(way, (None, None, 0))), *given)
+                for name, (way, given) in functions(question, chain).items()
+                if fits(question, name, states, steps, batch)
+            }
+            loops = [by_hmmlearn(question, one) for one in each]
+            if loops[0]:
+                ways["hmmlearn"] = lambda loops=loops: [loop["hmmlearn"]() for loop in loops]
+            first, last = {}, {}
+            for name, call in ways.items():
+                found = jax.block_until_ready(call())
+                for at, answers in ((0, first), (-1, last)):
+                    answers[name] = (
+                        found[at]
+                        if isinstance(found, list)
+                        else jax.tree.map(lambda x, at=at: x[at], found)
+                    )
+            compared(question, each[0], first)
+            compared(question, each[-1], last)
+            lows = lowest([*ways.values()], seconds)
+            yield Row(question, states, steps, batch, dict(zip(ways, lows, strict=True)))
+
+
+def first_calls(
+    questions: Iterable[str], states: int, steps: int, seconds: float
+) -> dict[str, dict[str, tuple[float, ...]]]:
+    """By question and way: seconds of the first call under jit, with compiling; of the first call
+    outside jit, and the lowest of the next ones.
+    """
+    chain = model(states, steps)
+    found: dict[str, dict[str, tuple[float, ...]]] = {}
+    for question in questions:
+        rows = found[question] = {}
+        for name, (way, given) in functions(question, chain).items():
+            row = []
+            for call in (jax.jit(lambda *x, way=way: way(*x)), way):
+                jax.clear_caches()
+                start = time.perf_counter()
+                jax.block_until_ready(call(*given))
+                row.append(time.perf_counter() - start)
+            rows[name] = *row, *lowest([functools.partial(way, *given)], seconds)
     return found
 
 
-def alignments(size: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Lowest seconds by question and by way."""
+def five_best(states: int, steps: int, seconds: float) -> dict[str, float]:
+    """Lowest seconds of the best path and of the five best."""
+    runs = [
+        functools.partial(jax.jit(functools.partial(viterbi, k=k)), *model(states, steps))
+        for k in (None, 5)
+    ]
+    one, five = (jax.block_until_ready(run()) for run in runs)
+    np.testing.assert_allclose(five.score[0], one.score, rtol=1e-4)
+    return dict(zip(("best", "k=5"), lowest(runs, seconds), strict=True))
+
+
+def ctc(batch: int, steps: int, labels: int, classes: int, seconds: float) -> dict[str, Any]:
+    """Lowest seconds of the loss, and with its gradient to the logits."""
     rng = np.random.default_rng(0)
-    texts = ["".join(rng.choice(list(LETTERS), size)) for _ in range(2)]
-    codes = [np.array([*map(ord, text)]) for text in texts]
-    table = np.where(codes[0][:, None] == codes[1], 5, -4).astype(np.float32)
-    scores = jnp.array(table)
-    many = jnp.stack([scores] * BATCH)
-    hard = functools.partial(by_cells, jnp.maximum)
-    soft = functools.partial(by_cells, jnp.logaddexp)
-
-    def ours(scores: jax.Array, semiring: Any = "max_plus") -> jax.Array:
-        return align(scores, gap=GAP, semiring=semiring).score
-
-    def smooth(scores: jax.Array) -> jax.Array:
-        return ours(scores, log_sum_exp())
-
-    asked: dict[str, dict[str, Callable[[], Any]]] = {}
-    for name, ways, given in (
-        ("score", (ours, hard), scores),
-        ("gradient", (jax.grad(ours), jax.grad(hard)), scores),
-        ("log_sum_exp", (smooth, soft), scores),
-        ("its gradient", (jax.grad(smooth), jax.grad(soft)), scores),
-        (f"{BATCH} pairs", (jax.vmap(ours), jax.vmap(hard)), many),
+    logits = jnp.asarray(rng.standard_normal((batch, steps, classes), np.float32))
+    text = jnp.asarray(rng.integers(1, classes, (batch, labels)), jnp.int32)
+    sizes = jnp.asarray(rng.integers(3 * steps // 4, steps + 1, batch), jnp.int32)
+    lengths = jnp.asarray(rng.integers(labels // 2, labels + 1, batch), jnp.int32)
+    ways: dict[str, Way] = {}
+    if (mine := installed("ext_tropical.uses.ctc")) is not None:
+        ways["ours"] = lambda logits: mine.ctc_loss(
+            logits, text, logit_length=sizes, label_length=lengths
+        )
+    if (peer := installed("optax")) is not None:
+        padding = [
+            jnp.asarray(jnp.arange(longest) >= length[:, None], jnp.float32)
+            for longest, length in ((steps, sizes), (labels, lengths))
+        ]
+        ways["optax"] = lambda logits: peer.ctc_loss(logits, padding[0], text, padding[1])
+    found: dict[str, Any] = {}
+    for question, made in (
+        ("loss", lambda way: way),
+        ("gradient", lambda way: jax.grad(lambda x: way(x).sum())),
     ):
-        if given.size > 2**23:
-            continue
-        asked[name] = {
-            way: functools.partial(jax.jit(f), given)
-            for way, f in zip(("align", "cells"), ways, strict=True)
-        }
-    path = jax.jit(lambda scores: align(scores, gap=GAP).path)
-    asked["path"] = {"align": lambda: path(scores)}
-    asked["score"] |= peers(*texts)
-    if size <= LOOP:
-        asked["score"]["NumPy loop"] = lambda: by_loop(table)
-    answers = {way: float(run()) for way, run in asked["score"].items()}
-    if len(set(answers.values())) > 1:
-        raise AssertionError(f"the scores differ: {answers}")
-    runs = [run for ways in asked.values() for run in ways.values()]
-    lows = iter(low for _, low in alternating(runs, repeats))
-    return {name: {way: next(lows) for way in ways} for name, ways in asked.items()}
+        runs = {name: functools.partial(jax.jit(made(way)), logits) for name, way in ways.items()}
+        answers = [jax.block_until_ready(run()) for run in runs.values()]
+        for answer in answers[1:]:
+            np.testing.assert_allclose(answer, answers[0], rtol=1e-3, atol=1e-3)
+        found[question] = dict(zip(runs, lowest([*runs.values()], seconds), strict=True))
+    return found
 
 
-def sequences(states: int, length: int, repeats: int) -> dict[str, float]:
-    """Lowest seconds of the best and of the five best state sequences."""
-    rng = np.random.default_rng(0)
-    shapes = (states,), (states, states), (length, states)
-    model = [jnp.array(rng.normal(size=shape), jnp.float32) for shape in shapes]
-    runs = {
-        "best": functools.partial(jax.jit(viterbi), *model),
-        "k=5": functools.partial(jax.jit(functools.partial(viterbi, k=5)), *model),
-    }
-    found = alternating(list(runs.values()), repeats)
-    return {name: low for name, (_, low) in zip(runs, found, strict=True)}
+QUESTIONS = ("best", "partition", "gradient")
+BLOCKS = ("batches", "first", "five", "ctc")
 
 
 def main(
-    sizes: Sequence[int] = (128, 512, 2048),
-    chains: Sequence[tuple[int, int]] = ((8, 1000), (32, 1000), (128, 1000)),
-    repeats: int = 5,
-) -> dict[Any, dict[str, Any]]:
-    """Print and return the figures by size of an alignment, and by states and length of a chain."""
+    sizes: Sequence[tuple[int, int]] = tuple((s, t) for t, few in FEW.items() for s in few),
+    asked: Sequence[str] = QUESTIONS + BLOCKS,
+    seconds: float = 0.1,
+    longest: float = 2,
+    of: Sequence[tuple[int, int, int]] = ((64, 1000, 8), (64, 1000, 32)),
+    texts: Sequence[tuple[int, int, int, int]] = ((32, 400, 60, 32), (8, 2000, 300, 64)),
+) -> list[Row]:
+    """Print the figures, and return the rows of single chains and batches; `of` are batches, as
+    many chains, steps and states; `texts` those of CTC.
+    """
     print(header(__doc__))
-    found: dict[Any, dict[str, Any]] = {}
-    for size in sizes:
-        print(f"{size} x {size}: ms; cells / align")
-        found[size] = alignments(size, repeats)
-        for name, ways in found[size].items():
-            row = "  ".join(f"{way} {low * 1e3:.2f}" for way, low in ways.items())
-            ratio = f"  ({ways['cells'] / ways['align']:.1f})" if "cells" in ways else ""
-            print(f"  {name:>12}: {row}{ratio}")
-    for states, length in chains:
-        row = found[states, length] = sequences(states, length, repeats)
+    print(native())
+    peers = {"dynamax.hidden_markov_model": "dynamax", "hmmlearn._hmmc": "hmmlearn"}
+    for module, name in peers.items():
+        if installed(module) is None:
+            print(f"{name} is not installed")
+    questions = [name for name in QUESTIONS if name in asked] or QUESTIONS
+    print(HEAD)
+    rows = []
+    single = measured(questions, sizes, seconds, longest)
+    several = batches(questions, of if "batches" in asked else (), seconds)
+    for row in itertools.chain(single, several):
+        print(row, flush=True)
+        rows.append(row)
+    told = (row for row in rows if not math.isnan(row.ratio))
+    for question, group in itertools.groupby(sorted(told), key=lambda row: row.question):
+        worst = min(group, key=lambda row: row.ratio)
+        met = "met" if worst.ratio >= 1 else "not met"
+        size = f"S = {worst.states}, T = {worst.steps:,}, {worst.batch} at once"
         print(
-            f"viterbi, {states} states, {length} times: ms best {row['best'] * 1e3:.2f}, "
-            f"k=5 {row['k=5'] * 1e3:.2f} ({row['k=5'] / row['best']:.1f} x)"
+            f"{question}, fastest peer / ours: at least 1; least {worst.ratio:.2f}, {size}: {met}"
         )
-    return found
+    if "five" in asked:
+        for states in FIVE:
+            row = five_best(states, of[0][1], seconds)
+            print(
+                f"five best, S = {states}, T = {of[0][1]:,}: us best {row['best'] * 1e6:,.1f}, "
+                f"k=5 {row['k=5'] * 1e6:,.1f} ({row['k=5'] / row['best']:.1f} x)",
+                flush=True,
+            )
+    if "ctc" in asked:
+        for text in texts:
+            print("CTC, {} texts, T = {:,}, {} labels of {} classes".format(*text))
+            for question, ways in ctc(*text, seconds).items():
+                row = "  ".join(f"{name} {low * 1e6:,.1f}" for name, low in ways.items())
+                both = ways.keys() >= {"ours", "optax"}
+                ratio = f"  ({ways['optax'] / ways['ours']:.2f})" if both else ""
+                print(f"{question:>9}: us {row}{ratio}", flush=True)
+    if "first" in asked:
+        for states in sorted({states for *_, states in of}):
+            print(f"S = {states}, T = {of[0][1]:,}: ms first jitted, first eager, next eager")
+            for question, ways in first_calls(questions, states, of[0][1], seconds).items():
+                for name, row in ways.items():
+                    cells = "".join(f"{took * 1e3:10.2f}" for took in row)
+                    print(f"{question:>9} {name:>8} {cells}", flush=True)
+    print(f"load of the machine, in the last minute: {os.getloadavg()[0]:.1f}")
+    return rows
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", nargs="*", type=int, default=(128, 512, 2048))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--all", action="store_true", help="all sizes; takes an hour")
+    parser.add_argument("--states", nargs="*", type=int, help="instead of the sizes there are")
+    parser.add_argument("--steps", nargs="*", type=int, default=STEPS[:1], help="with --states")
+    parser.add_argument(
+        "--seconds", type=float, default=0.1, help="of each way; 1 on a busy machine"
+    )
+    parser.add_argument("--only", nargs="*", choices=QUESTIONS + BLOCKS)
     given = parser.parse_args()
-    main(given.sizes, repeats=given.repeats)
+    chosen = [(s, t) for t, few in FEW.items() for s in few]
+    if given.all or given.states is not None:
+        states, steps = (STATES, STEPS) if given.all else (given.states, given.steps)
+        chosen = [(s, t) for t in steps for s in states]
+    asked = given.only or QUESTIONS + BLOCKS
+    main(
+        chosen if set(asked) & set(QUESTIONS) else (),
+        asked,
+        given.seconds,
+        30 if given.all else 2,
+    )

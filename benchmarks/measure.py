@@ -5,11 +5,13 @@ against a peer.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import pathlib
 import platform
 import re
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,6 +64,39 @@ def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[f
             jax.block_until_ready(run())
             kept.append(time.perf_counter() - start)
     return [(float(np.median(kept)), min(kept)) for kept in seconds]
+
+
+def lowest(runs: Sequence[Callable[[], Any]], seconds: float, most: int = 200) -> list[float]:
+    """Lowest seconds of each of several calls, made in turn until each has taken so many seconds
+    altogether, or had so many turns.
+
+    Short calls are made once without timing in each turn, as in `alternating`. Take calls that were
+    made before.
+    """
+    spent, best = [0.0] * len(runs), [float("inf")] * len(runs)
+    for turn in range(most):
+        for i, run in enumerate(runs):
+            if turn and spent[i] >= seconds:
+                continue
+            took = min(spread(lambda run=run: jax.block_until_ready(run()), 1))
+            if took < seconds / 4:
+                spent[i] += took
+                took = min(spread(lambda run=run: jax.block_until_ready(run()), 1))
+            spent[i] += took
+            best[i] = min(best[i], took)
+    return best
+
+
+def installed(name: str) -> Any:
+    """A module of a peer, or None."""
+    # Else threads of torch spin for a while on cores that the next one needs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except ImportError:
+        return None
 
 
 def threads_at_work(run: Callable[[], Any]) -> int:

@@ -1,11 +1,11 @@
 """Hypothesis: the native route is at least 5 times as fast as tropical-gemm (3 times with winners),
 XLA's 2.5 times.
 
-Contraction steps of every shape, and closures, by each of our routes and by the peers that are
-installed (pip install tropical-gemm torch torch-semiring-einsum scipy), all in one process, in
-turn. The ratio is the fastest peer's time over the route's. A fraction of the bound is that of the
-native kernel's register block on resident data, on all cores, measured in the same run where a C++
-compiler is there.
+Contraction steps of every shape by each of our routes and by the peers that are installed (pip
+install tropical-gemm torch torch-semiring-einsum), all in one process, in turn. The ratio is the
+fastest peer's time over the route's. A fraction of the bound is that of the native kernel's
+register block on resident data, on all cores, measured in the same run where a C++ compiler is
+there.
 
     python -m benchmarks.tropical [--cases 256 tall ...] [--repeats 5] [--json tropical.json]
     [--plot tropical.png]
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import json
 import os
 import pathlib
@@ -28,12 +27,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from ext_tropical import (
     Semiring,
     TropicalEinsum,
-    closure,
     max_plus,
     or_and,
     register_semiring,
@@ -41,19 +38,16 @@ from ext_tropical import (
 )
 from ext_tropical.step.einsum_op import Outputs
 from ext_tropical.step.native.library import native
-from tenferro_jax import trace
-from tenferro_jax.engine import Engine
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 
-from .measure import alternating, header, threads_at_work
+from .measure import alternating, header, installed, threads_at_work
 
 
 class Case(NamedTuple):
-    """One contraction step: (batch, rows, contracted) by (batch, contracted, columns); or a closure
-    of contracted nodes. Of bool under or_and; with NaN in its name one entry of 100 is NaN. A sum
-    modulo N is "mod", or "matmul" where the semiring has JAX's product; "ways" are pairs of the
-    best and how many.
+    """One contraction step: (batch, rows, contracted) by (batch, contracted, columns). Of bool
+    under or_and; with NaN in its name one entry of 100 is NaN. A sum modulo N is "mod", or "matmul"
+    where the semiring has JAX's product; "ways" are pairs of the best and how many.
     """
 
     name: str
@@ -141,7 +135,7 @@ SUMS: dict[str, Semiring] = {"mod": Modulo(), "matmul": ByMatmul(), "ways": Ways
 
 
 def cases() -> list[Case]:
-    """Squares, tall, wide, batched and odd shapes; values, winners, gradients and closures."""
+    """Squares, tall, wide, batched and odd shapes; values, winners and gradients."""
     squares = [Case(f"{n}", 1, n, n, n) for n in (32, 64, 128, 256, 512, 1024, 2048)]
     shapes = [
         Case("tall", 1, 4096, 256, 64),
@@ -157,9 +151,6 @@ def cases() -> list[Case]:
     integers = [c._replace(dtype="int32") for c in squares if c.rows in (256, 1024)]
     winners = [c._replace(what="winner") for c in squares + shapes if c.operations >= 2**21]
     gradients = [c._replace(what="gradient") for c in squares if c.rows in (256, 1024)]
-    closures = [
-        c._replace(dtype="float64", what="closure") for c in squares if c.rows in (256, 1024)
-    ]
     both = [c for c in squares + winners if c.rows in (256, 1024) and c.columns == c.rows]
     of_nan = [c._replace(name=f"{c.name} NaN") for c in both]
     bits = [c._replace(dtype="bool") for c in both]
@@ -168,7 +159,7 @@ def cases() -> list[Case]:
         for what, dtype in (("mod", "int32"), ("matmul", "int32"), ("ways", "float32"))
         for n in (64, 256)
     ]
-    numbers = squares + shapes + doubles + integers + winners + gradients + closures
+    numbers = squares + shapes + doubles + integers + winners + gradients
     return numbers + of_nan + bits + sums
 
 
@@ -178,7 +169,6 @@ TOY = [
     Case("toy", 1, 128, 30, 128, what="gradient"),  # whose sums have a kernel of their own
     Case("toy NaN", 1, 20, 30, 20),
     Case("toy", 1, 20, 30, 20, "bool", "winner"),
-    Case("9", 1, 9, 9, 9, "float64", "closure"),
     Case("7", 1, 7, 7, 7, "int32", "mod"),
     Case("7", 1, 7, 7, 7, "float32", "ways"),
 ]
@@ -191,13 +181,6 @@ def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | Non
         if kind is RouteKind.KERNEL:
             return None
         return _jitted(lambda a, b: tropical_einsum(equation, a, b, semiring=semiring), a, b)
-    if case.what == "closure":
-        program = Engine(runtimes=TropicalEinsum.runtimes.only(kind, RouteKind.LOWERING)).compile(
-            trace(lambda a: closure(a).value, a[0])
-        )
-        return (
-            (lambda: program(a[0])) if any(route.kind is kind for route in program.routes) else None
-        )
     outputs = Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE
     algebra = or_and if case.dtype == "bool" else max_plus
     op = TropicalEinsum(algebra, "bij,bjk->bik", outputs)
@@ -220,20 +203,8 @@ def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | Non
 
 def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """What JAX users write without us; gradients and winners of large cases take minutes."""
-    if case.what not in ("value", "closure") and case.operations > 2**25:
+    if case.what != "value" and case.operations > 2**25:
         return None
-    if case.what == "closure":
-
-        def squared(a: Any, b: Any) -> Any:
-            start = jnp.where(jnp.eye(case.contracted, dtype=bool), jnp.minimum(a[0], 0), a[0])
-            return lax.fori_loop(
-                0,
-                max(case.contracted - 2, 0).bit_length(),
-                lambda _, x: (x[:, :, None] + x[None]).min(1),
-                start,
-            )
-
-        return _jitted(squared, a, b)
 
     def step(a: Any, b: Any) -> Any:
         left, right = a[..., :, :, None], b[..., None, :, :]
@@ -271,7 +242,7 @@ def _jitted(fn: Callable[..., Any], a: Any, b: Any) -> Callable[[], Any] | None:
 
 def tropical_gemm(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """The Rust package of that name, without batches but for winners."""
-    peer = _installed("tropical_gemm")
+    peer = installed("tropical_gemm")
     numbers = case.what in ("value", "winner") and case.dtype != "bool"
     if peer is None or not numbers or case.batch > 1:
         return None
@@ -294,7 +265,7 @@ def threads_of_tropical_gemm() -> str:
 
 def semiring_einsum(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """torch-semiring-einsum, on the same number of threads; minutes where the step is large."""
-    peer, torch = _installed("torch_semiring_einsum"), _installed("torch")
+    peer, torch = installed("torch_semiring_einsum"), installed("torch")
     if (
         peer is None
         or torch is None
@@ -310,25 +281,6 @@ def semiring_einsum(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     return lambda: peer.log_viterbi_einsum_forward(equation, lhs, rhs)[0]
 
 
-def floyd_warshall(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
-    """SciPy's, of closures, on one core."""
-    peer = _installed("scipy.sparse.csgraph")
-    if peer is None or case.what != "closure":
-        return None
-    weights = np.asarray(a[0])
-    return lambda: peer.floyd_warshall(weights)
-
-
-def _installed(name: str) -> Any:
-    os.environ.setdefault(
-        "OMP_WAIT_POLICY", "PASSIVE"
-    )  # else threads of torch spin for a while on cores that the next one needs
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
-
 def matmul(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """JAX's product, of sums modulo N: two operands alone, and only where all fits."""
     return _jitted(lambda a, b: a @ b % N, a, b) if case.what in ("mod", "matmul") else None
@@ -339,7 +291,6 @@ PEERS = {
     "jnp.matmul": matmul,
     "tropical-gemm": tropical_gemm,
     "torch-semiring": semiring_einsum,
-    "SciPy": floyd_warshall,
 }
 
 
@@ -380,8 +331,6 @@ def measured(case: Case, repeats: int) -> dict[str, float]:
             a, b = a % N, b % N
         if case.what == "ways":
             a, b = (jnp.stack([jnp.round(x / 50), jnp.ones_like(x)]) for x in (a, b))
-        if case.what == "closure":  # of lengths: no cycle gets better without end
-            a = jnp.abs(a)
         made: dict[str, Any] = {
             "native": ours(case, RouteKind.KERNEL, a, b),
             "xla": ours(case, RouteKind.LOWERING, a, b),
