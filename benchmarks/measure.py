@@ -66,7 +66,7 @@ def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[f
     return [(float(np.median(kept)), min(kept)) for kept in seconds]
 
 
-def lowest(runs: Sequence[Callable[[], Any]], seconds: float, most: int = 200) -> list[float]:
+def lowest(runs: Sequence[Callable[[], Any]], seconds: float, most: int = 1000) -> list[float]:
     """Lowest seconds of each of several calls, made in turn until each has taken so many seconds
     altogether, or had so many turns.
 

@@ -60,7 +60,7 @@ def test_every_goal_of_the_questions_is_told_with_its_worst_figure():
 def test_chains(capsys):
     """The answers of all ways are compared."""
     with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        rows = chains.main([(3, 9)], seconds=1e-3, of=[(2, 8, 3)], texts=[(2, 9, 3, 4)])
+        rows = chains.main([(3, 9)], seconds=1e-3, of=[(2, 8, 3)], five=[3], texts=[(2, 9, 3, 4)])
     assert [row.question for row in rows] == [*chains.QUESTIONS] * 2
     assert min(low for row in rows for low in row.seconds.values()) > 0
     assert all({"scan"} <= row.seconds.keys() for row in rows)
