@@ -458,8 +458,9 @@ def main(
     for row in itertools.chain(single, several):
         print(row, flush=True)
         rows.append(row)
-    told = (row for row in rows if not math.isnan(row.ratio))
-    for question, group in itertools.groupby(sorted(told), key=lambda row: row.question):
+    known = (row for row in rows if not math.isnan(row.ratio))
+    told = sorted(known, key=lambda row: row.question)
+    for question, group in itertools.groupby(told, key=lambda row: row.question):
         worst = min(group, key=lambda row: row.ratio)
         met = "met" if worst.ratio >= 1 else "not met"
         size = f"S = {worst.states}, T = {worst.steps:,}, {worst.batch} at once"
