@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.metadata
 import itertools
 import math
 import os
@@ -458,6 +459,13 @@ def ctc(batch: int, steps: int, labels: int, classes: int, seconds: float) -> di
     return found
 
 
+def peers() -> Iterator[str]:
+    """Each package that has a peer, with its version."""
+    for name in ("dynamax", "hmmlearn", "optax"):
+        there = installed(name) is not None
+        yield f"{name} {importlib.metadata.version(name) if there else 'is not installed'}"
+
+
 QUESTIONS = ("best", "partition", "gradient")
 BLOCKS = ("batches", "first", "five", "ctc")
 
@@ -477,10 +485,7 @@ def main(
     """
     print(header(__doc__))
     print(native())
-    peers = {"dynamax.hidden_markov_model": "dynamax", "hmmlearn._hmmc": "hmmlearn"}
-    for module, name in peers.items():
-        if installed(module) is None:
-            print(f"{name} is not installed")
+    print("; ".join(peers()))
     questions = [name for name in QUESTIONS if name in asked] or QUESTIONS
     print(HEAD)
     rows = []
