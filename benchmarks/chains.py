@@ -24,7 +24,6 @@ import functools
 import importlib.metadata
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -41,7 +40,7 @@ from ext_tropical.uses.chain_op import ChainScore
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 
-from .measure import header, installed, lowest
+from .measure import header, installed, load, lowest
 
 STATES = (2, 4, 8, 16, 24, 32, 40, 48, 64, 128, 512)
 STEPS = (1000, 10_000, 100_000, 1_000_000)
@@ -518,7 +517,7 @@ def main(
                 for name, row in ways.items():
                     cells = "".join(f"{took * 1e3:10.2f}" for took in row)
                     print(f"{question:>9} {name:>8} {cells}", flush=True)
-    print(f"load of the machine, in the last minute: {os.getloadavg()[0]:.1f}")
+    print(load())
     return rows
 
 

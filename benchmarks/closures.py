@@ -22,7 +22,7 @@ import numpy as np
 
 from ext_tropical import closure, tropical_einsum, tropical_einsum_with_argmax
 
-from .measure import header, installed, lowest
+from .measure import header, installed, load, lowest
 
 GOAL = 10
 """SciPy's time over ours."""
@@ -121,6 +121,7 @@ def main(
             print(f"SciPy / closure, {name}: at least {GOAL}; least {min(ratios):.1f}: {met}")
         else:
             print("SciPy is not installed")
+    print(load())
     return found
 
 

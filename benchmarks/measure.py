@@ -156,6 +156,11 @@ def header(doc: str | None) -> str:
     )
 
 
+def load() -> str:
+    """What else ran: as many processes as the benchmark's own threads is a quiet machine."""
+    return f"load of the machine, in the last minute: {os.getloadavg()[0]:.1f}"
+
+
 def _cpuinfo() -> list[str]:
     try:
         with open("/proc/cpuinfo") as file:
