@@ -77,9 +77,9 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_042,
-    "statements in ext_tropical": 6_378,
-    "statements in tests": 15_531,
-    "files": 148,
+    "statements in ext_tropical": 6_417,
+    "statements in tests": 15_609,
+    "files": 149,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,
