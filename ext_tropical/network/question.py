@@ -7,7 +7,6 @@ whose size does not grow with the plan.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan
-from tenferro_jax.errors import BackendFailure, ShapeError
+from tenferro_jax.errors import ShapeError
 from tenferro_jax.extension import (
     ExtensionOp,
     ExtensionRuntimeSet,
@@ -30,7 +29,7 @@ from tenferro_jax.extension import (
 
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import LogSumExp
-from ..step.native.library import NETWORK_TARGET, native
+from ..step.native.library import NETWORK_TARGET, native, now
 from ..step.shards import factors_of
 from ..step.weighted_sum import work_of
 from .plan_text import integers, labels_of, plan_in, planned
@@ -243,23 +242,9 @@ def _eager(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
     given = [x if x.flags.c_contiguous else np.ascontiguousarray(x) for x in arrays]
     outs = [np.empty(meta.shape, meta.dtype) for meta in call.outputs]
     pairs = np.array([(x.ctypes.data, x.size) for x in (*given, *outs)], np.int64)
-    text = ctypes.create_string_buffer(200)
-    at, plan = call.attributes, call.attributes["plan"]
-    answer: Any = native().library
-    state = answer.tropical_network_now(
-        ctypes.c_void_p(plan.ctypes.data),
-        *(ctypes.c_int64(int(x)) for x in (plan.size, at["type"], at["algebra"], at["question"])),
-        ctypes.c_double(at["temperature"]),
-        ctypes.c_void_p(pairs.ctypes.data),
-        *(ctypes.c_int64(len(xs)) for xs in (given, outs)),
-        text,
-    )
-    if state:
-        raise BackendFailure(
-            where=f"native kernel of extension {op.family_id}",
-            given=text.value.decode() or "no memory for the results of the steps",
-            needed="a plan and operands that fit it, and room for the results",
-        )
+    plan, *at = call.attributes.values()
+    numbers = [x.item() for x in at]
+    now(NETWORK_TARGET, plan, plan.size, *numbers, pairs, len(given), len(outs))
     return outs
 
 

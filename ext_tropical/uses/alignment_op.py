@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import (
     ExtensionOp,
     ExtensionRuntimeSet,
@@ -28,7 +27,7 @@ from ..algebra.semiring import SelectiveSemiring, SemiringKey
 from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..network.question import TYPES
 from ..step.einsum_op import one_dtype
-from ..step.native.library import ALIGN, native
+from ..step.native.library import ALIGN, native, now
 
 
 class AlignmentOp(ExtensionOp):
@@ -500,27 +499,9 @@ def _eager(op: Any, *arrays: np.ndarray) -> list[np.ndarray]:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
     given = [np.ascontiguousarray(x) for x in arrays]
-    places = [x.ctypes.data for x in given] + [0] * (4 - len(given))
-    text = ctypes.create_string_buffer(200)
-    at, library = _attributes(op), native().library
-    numbers = (TYPES[given[0].dtype.name], at["algebra"])
-    sizes = (at["rules"], at["band"], *given[0].shape)
-    answer: Any = library
-    state = answer.tropical_align_now(
-        *(ctypes.c_int64(int(x)) for x in numbers),
-        ctypes.c_double(at["temperature"]),
-        *(ctypes.c_int64(int(x)) for x in sizes),
-        (ctypes.c_void_p * 4)(*places),
-        (ctypes.c_void_p * len(outs))(*(x.ctypes.data for x in outs)),
-        ctypes.c_int64(len(outs)),
-        text,
-    )
-    if state:
-        raise BackendFailure(
-            where=f"native kernel of extension {op.family_id}",
-            given=text.value.decode() or "no memory for the nodes",
-            needed="a payload and arrays that fit it, and room for the nodes",
-        )
+    at = [x.item() for x in _attributes(op).values()]
+    inputs = [*given, *[None] * (4 - len(given))]
+    now(ALIGN, TYPES[given[0].dtype.name], *at, *given[0].shape, inputs, outs, len(outs))
     return outs
 
 

@@ -22,7 +22,7 @@ from tenferro_jax.shapes import as_array
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import one_dtype
-from .chain_op import ChainSamples, ChainScore, scored
+from .chain_op import ChainSamples, ChainScore, each_column, each_state, scored
 
 _ALL = LogSumExp()
 
@@ -53,7 +53,8 @@ class ChainMarginals:
     NaN or inf.
 
     Attributes:
-      states: (..., T, S), the probability of each state at each time; 0 behind the length.
+      states: (..., T, S), the probability of each state at each time; 0 behind the length. With
+        columns (..., T, C), of all states of each column.
       transitions: (..., R, S, S), banded (..., R, K, S): how often each transition is expected; R
         is 1 if all steps have the same transition, else T - 1.
       log_partition: (...), the score of all sequences.
@@ -89,10 +90,11 @@ class Chain:
         possible.
       final: (S,) or (..., S), of the last state; None for none.
       banded: whether the transition has a band.
-      checkpoint: whether the native kernel keeps the messages of sqrt(T) times and computes the
-        others again: less memory, more time.
+      columns: integers (..., S), the column of the emission that each state has, for states that
+        share one; the emission is (..., T, C) then. What is no column is NaN. None: C is S.
 
-    The arrays are checked when something is asked.
+    The arrays are checked when something is asked. Of more than 16 MB of messages the native kernel
+    keeps those of sqrt(T) times, and computes the others again.
 
     Raises:
       ShapeError, DTypeError: by each method: the arrays do not fit.
@@ -120,7 +122,7 @@ class Chain:
     _: dataclasses.KW_ONLY
     final: ArrayLike | None = None
     banded: bool = dataclasses.field(default=False, metadata={"static": True})
-    checkpoint: bool = dataclasses.field(default=False, metadata={"static": True})
+    columns: ArrayLike | None = None
 
     def best(self, k: int | None = None, semiring: SelectiveSemiring | str = max_plus) -> ChainPath:
         """The best sequence, or the k best: `viterbi` for all forms of chains.
@@ -165,7 +167,8 @@ class Chain:
           >>> print(jnp.exp(chain.log_partition()).round(3))  # 2**3 sequences
           8.0
         """
-        return _asked(self, "Chain.log_partition")[0]
+        op, arrays = _checked(self, "Chain.log_partition", _ALL)
+        return mapped("Chain.log_partition", functools.partial(apply, op), arrays, *op.ranks)[0]
 
     def marginals(self) -> ChainMarginals:
         """The posterior: probabilities of states, and expected numbers of transitions.
@@ -186,7 +189,13 @@ class Chain:
           [0.25 0.5  0.75] [[0.75 0.5 ]
            [0.   0.75]]
         """
-        score, _, moves, states = _asked(self, "Chain.marginals", detailed=True)
+        where = "Chain.marginals"
+        op, arrays = _checked(self, where, _ALL)
+        run = functools.partial(apply, dataclasses.replace(op, detailed=True))
+        score, _, moves, states = mapped(where, run, arrays, *op.ranks)
+        if self.columns is not None and not op.has_columns:
+            given = [states, jnp.asarray(self.columns), jnp.asarray(self.emission)]
+            states = mapped(where, each_column, given, 2, 1, 2)
         return ChainMarginals(states, moves, score)
 
     def log_prob(self, states: ArrayLike) -> jax.Array:
@@ -226,7 +235,7 @@ class Chain:
                 where=f"{where}, states", given=f"shape {given.shape}", needed=f"(..., {count})"
             )
         run = functools.partial(_log_prob, op)
-        return _mapped(where, run, [*arrays, given.astype(jnp.int32)], 1)
+        return mapped(where, run, [*arrays, given.astype(jnp.int32)], *op.ranks, 1)
 
     def entropy(self) -> jax.Array:
         """The entropy of the distribution of sequences, -sum p log p.
@@ -246,7 +255,7 @@ class Chain:
         """
         op, arrays = _checked(self, "Chain.entropy", _ALL)
         run = functools.partial(_entropy, dataclasses.replace(op, detailed=True))
-        return _mapped("Chain.entropy", run, arrays)
+        return mapped("Chain.entropy", run, arrays, *op.ranks)
 
     def sample(self, key: jax.Array, shape: Sequence[int] = ()) -> jax.Array:
         """Independent sequences, drawn with probability exp(score - log_partition).
@@ -283,23 +292,14 @@ class Chain:
             raise InvalidConfig(
                 where=f"{where}, shape", given=repr(shape), needed="a sequence of sizes"
             )
-        lead, count = _lead(where, arrays, _RANKS[: len(arrays)]), arrays[2].shape[-2]
+        lead, count = _lead(where, arrays, op.ranks), arrays[2].shape[-2]
         drawn = (*lead, math.prod(sizes), count)
         uniforms = jax.random.uniform(key, drawn, arrays[2].dtype)
-        ask = ChainSamples(op.band, op.has_length, op.checkpoint)
-        (states,) = _mapped(where, functools.partial(apply, ask), [*arrays, uniforms], 2)
+        ask = ChainSamples(op.band, op.has_length, op.has_columns)
+        run = functools.partial(apply, ask)
+        (states,) = mapped(where, run, [*arrays, uniforms], *ask.ranks)
         states, n = states.reshape(*lead, *sizes, count), len(lead)
         return jnp.moveaxis(states, range(n), range(len(sizes), len(sizes) + n))
-
-
-_RANKS = (1, 3, 2, 0)
-"""The axes of initial, transition, emission and length of one chain."""
-
-
-def _asked(chain: Chain, where: str, *, detailed: bool = False) -> Any:
-    op, arrays = _checked(chain, where, _ALL)
-    run = functools.partial(apply, dataclasses.replace(op, detailed=detailed))
-    return _mapped(where, run, arrays)
 
 
 def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring | str) -> ChainPath:
@@ -313,7 +313,7 @@ def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring |
             )
         _require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
     op = dataclasses.replace(op, k=int(k or 0), detailed=True)
-    score, states = _mapped(where, functools.partial(apply, op), arrays)
+    score, states = mapped(where, functools.partial(apply, op), arrays, *op.ranks)
     return ChainPath(score, states, score != jnp.asarray(algebra.zero(score.dtype)))
 
 
@@ -332,18 +332,26 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
     initial, transition, emission, *final = (
         jnp.asarray(as_array(x, f"{where}, {name}")) for x, name in zip(given, names, strict=True)
     )
-    lengths = [
-        jnp.asarray(as_array(x, f"{where}, lengths")) for x in [chain.lengths] if x is not None
-    ]
+    integers = {
+        name: jnp.asarray(as_array(x, f"{where}, {name}"))
+        for name in ("lengths", "columns")
+        if (x := getattr(chain, name)) is not None
+    }
+    for name, x in integers.items():
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            raise DTypeError(where=f"{where}, {name}", given=x.dtype.name, needed="integers")
     one_dtype(where, semiring, [x.dtype for x in (initial, transition, emission, *final)], given)
     if transition.ndim == 2:
         transition = transition[None]
+    columns = integers.get("columns")
     count, states = emission.shape[-2:] if emission.ndim > 1 else (0, 0)
-    steps, rows, columns = transition.shape[-3:] if transition.ndim > 2 else (0, 0, 0)
+    if columns is not None:
+        states = states and (*columns.shape, 0)[columns.ndim - 1]
+    steps, rows, into = transition.shape[-3:] if transition.ndim > 2 else (0, 0, 0)
     if (
         0 in (count, states)
         or any(x.shape[-1:] != (states,) for x in (initial, *final))
-        or columns != states
+        or into != states
         or (not 1 <= rows <= states if chain.banded else rows != states)
         or (steps != 1 and steps != count - 1)
     ):
@@ -352,24 +360,27 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
             if chain.banded
             else "(S, S) or (..., R, S, S)"
         )
+        named = [*zip(names, given, strict=True), *integers.items()]
         raise ShapeError(
             where=where,
-            given=", ".join(f"{name} of shape {np.shape(x)}" for name, x in zip(names, given)),
+            given=", ".join(f"{name} of shape {np.shape(x)}" for name, x in named),
             needed=f"initial (..., S), transition {moves}, emission (..., T, S), final (..., S); "
-            f"S and T at least 1, R 1 or T - 1",
+            f"S and T at least 1, R 1 or T - 1; with columns (..., S) an emission (..., T, C)",
             fix="For a batch of transitions give them the axis of R, of size 1.",
         )
-    if lengths and not jnp.issubdtype(lengths[0].dtype, jnp.integer):
-        raise DTypeError(where=f"{where}, lengths", given=lengths[0].dtype.name, needed="integers")
     if steps == 0:  # of one time: the op needs a matrix
-        transition = jnp.zeros((*transition.shape[:-3], 1, rows, columns), transition.dtype)
-    lengths = [x.astype(jnp.int32) for x in lengths]
-    arrays = [initial, transition, emission, *lengths]
-    _lead(where, [*arrays, *final], [*_RANKS[: len(arrays)], *[1] * len(final)])
-    if final:
-        arrays[2] = on_automatic_axes(_ended)(emission, final[0], lengths, semiring)
+        transition = jnp.zeros((*transition.shape[:-3], 1, rows, into), transition.dtype)
+    arrays = [initial, transition, emission, *(x.astype(jnp.int32) for x in integers.values())]
     band = rows if chain.banded else 0
-    return ChainScore(SemiringKey.of(semiring), band, bool(lengths), chain.checkpoint), arrays
+    op = ChainScore(SemiringKey.of(semiring), band, "lengths" in integers, columns is not None)
+    _lead(where, [*arrays, *final], [*op.ranks, *[1] * len(final)])
+    if not final:
+        return op, arrays
+    if columns is not None:
+        arrays[2] = mapped(where, each_state, [emission, arrays.pop()], 2, 1)
+        op = dataclasses.replace(op, has_columns=False)
+    arrays[2] = on_automatic_axes(_ended)(arrays[2], final[0], arrays[3:], semiring)
+    return op, arrays
 
 
 def _lead(where: str, arrays: Sequence[jax.Array], ranks: Sequence[int]) -> tuple[int, ...]:
@@ -385,19 +396,18 @@ def _lead(where: str, arrays: Sequence[jax.Array], ranks: Sequence[int]) -> tupl
         ) from error
 
 
-def _mapped(where: str, run: Callable[..., Any], arrays: Sequence[jax.Array], *ranks: int) -> Any:
+def mapped(where: str, run: Callable[..., Any], arrays: Sequence[jax.Array], *ranks: int) -> Any:
     """A function of one chain, mapped over the leading axes. An array is mapped over those that it
     has, so that what all chains share is there once.
 
     Args:
       where: for errors.
       run: the function, of arrays without leading axes.
-      arrays: those of a chain, then others.
-      *ranks: how many axes of the others are no leading ones.
+      arrays: its arguments.
+      *ranks: how many of the axes of each are no leading ones.
     """
-    every = [*_RANKS[: len(arrays) - len(ranks)], *ranks]
-    lead, kept, axes = _lead(where, arrays, every), [], []
-    for x, rank in zip(arrays, every, strict=True):
+    lead, kept, axes = _lead(where, arrays, ranks), [], []
+    for x, rank in zip(arrays, ranks, strict=True):
         own = (1,) * (len(lead) + rank - x.ndim) + x.shape[: x.ndim - rank]
         has = [size == whole for size, whole in zip(own, lead, strict=True)]
         kept.append((*itertools.compress(own, has), *x.shape[x.ndim - rank :]))
@@ -441,7 +451,8 @@ def viterbi(
     k: int | None = None,
     semiring: SelectiveSemiring | str = max_plus,
 ) -> ChainPath:
-    """The best of all sequences of T states among S, or the k best.
+    """The best of all sequences of T states among S, or the k best: `Chain.best` of a chain without
+    lengths. Leading axes broadcast.
 
     The score of a sequence s is log_initial[s0] + log_emission[0, s0] + log_transition[s0, s1] +
     log_emission[1, s1] + ..., with the semiring's times for +. Log probabilities under max_plus,
@@ -488,35 +499,4 @@ def viterbi(
       >>> many.states.tolist(), many.score.tolist()
       ([[0, 0, 0], [1, 1, 1], [0, 0, 1]], [0.0, -1.0, -3.0])
     """
-    named = {
-        "log_initial": log_initial,
-        "log_transition": log_transition,
-        "log_emission": log_emission,
-    }
-    as_selective(semiring, "viterbi")
-    arrays = [jnp.asarray(as_array(x, f"viterbi, {name}")) for name, x in named.items()]
-    _require_shapes(*(x.shape for x in arrays))
-    return _best(Chain(*named.values()), "viterbi", k, semiring)
-
-
-def _require_shapes(
-    initial: tuple[int, ...],
-    transition: tuple[int, ...],
-    emission: tuple[int, ...],
-) -> None:
-    count = initial[0] if len(initial) == 1 else 0
-    if (
-        count == 0
-        or transition != (count, count)
-        or len(emission) != 2
-        or emission[0] == 0
-        or emission[1] != count
-    ):
-        raise ShapeError(
-            where="viterbi",
-            given=f"log_initial of shape {initial}, log_transition of shape {transition}, "
-            f"log_emission of shape {emission}",
-            needed="shapes (S,), (S, S) and (T, S), S and T at least 1",
-            fix="One row of log_emission for each time, one column for each state; for many "
-            "sequences use jax.vmap.",
-        )
+    return _best(Chain(log_initial, log_transition, log_emission), "viterbi", k, semiring)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from jax import lax
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum.spread import State
-from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import (
     ExtensionOp,
     ExtensionRuntimeSet,
@@ -28,7 +27,7 @@ from ..algebra.semiring import SelectiveSemiring, SemiringKey
 from ..algebra.shipped import LogSumExp, or_and
 from ..network.question import TYPES, are_numbers
 from ..step.einsum_op import one_dtype
-from ..step.native.library import CHAIN, native
+from ..step.native.library import CHAIN, native, now
 from .alignment_op import diagonals, folded
 from .chain_lists import listed
 
@@ -37,15 +36,16 @@ Values = tuple[jax.Array, ...]
 
 class ChainOp(ExtensionOp):
     """An op of scores: initial (S,), transition (R, S, S), emission (T, S); then a length where
-    `has_length`.
+    `has_length`, and columns where `has_columns`, int32.
 
     R is 1, for all steps, or T - 1. With a band of K > 0 the transition is (R, K, S): [r, k, j] is
-    from state j - k into state j. Entries of states below 0 have no influence.
+    from state j - k into state j. Entries of states below 0 have no influence. With columns (S,)
+    the emission is (T, C), of which each state has one column; NaN if there is no such one.
     """
 
     band: int
     has_length: bool
-    checkpoint: bool
+    has_columns: bool
 
     def __post_init__(self) -> None:
         if type(self.band) is not int or self.band < 0:
@@ -69,46 +69,63 @@ class ChainOp(ExtensionOp):
 
     @property
     def input_count(self) -> int:
-        """Three to five."""
-        return 3 + self.has_length + (self.asks == 2)
+        """Three to six."""
+        return len(self.ranks)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """How many axes each input has."""
+        return 1, 3, 2, *(0,) * self.has_length, *(1,) * self.has_columns, *(2,) * (self.asks == 2)
 
     def checked(self, inputs: Sequence[TensorMeta]) -> TensorMeta:
         """The emission's meta, if the inputs are a chain's."""
         initial, transition, emission, *others = inputs
-        where, uniforms = f"extension {self.family_id}", others[self.has_length :]
-        one_dtype(where, self.algebra, [m.dtype for m in (*inputs[:3], *uniforms)])
+        where, numbers = f"extension {self.family_id}", self.has_length + self.has_columns
+        floats, uniforms = [*inputs[:3], *others[numbers:]], others[numbers:]
+        one_dtype(where, self.algebra, [m.dtype for m in floats])
+        if any(m.dtype != np.int32 for m in others[:numbers]):
+            given = ", ".join(map(str, others))
+            raise DTypeError(where=where, given=given, needed="a length and columns of int32")
+        (states,) = initial.shape if len(initial.shape) == 1 else (0,)
         if (
-            [len(m.shape) for m in (*inputs[:3], *uniforms)] != [1, 3, 2, 2][: 3 + (self.asks == 2)]
-            or 0 in (*emission.shape, transition.shape[0])
-            or (isinstance(emission.shape[1], int) and self.band > emission.shape[1])
+            tuple(len(m.shape) for m in inputs) != self.ranks
+            or 0 in (*emission.shape, transition.shape[0], states)
+            or (isinstance(states, int) and self.band > states)
         ):
             raise ShapeError(
                 where=where,
                 given=", ".join(map(str, inputs)),
                 needed="(S,), (R, S, S), (T, S) and uniforms (N, T), S, R and T at least 1; with a "
-                "band (R, K, S), K at most S",
+                "band (R, K, S), K at most S; with columns (S,) an emission (T, C)",
             )
-        count, states = emission.shape
-        steps, rows, columns = transition.shape
-        pairs = [(initial.shape[0], states), (rows, self.band or states), (columns, states)]
-        pairs += [(steps, count - 1)] * (steps != 1) + [(m.shape[1], count) for m in uniforms]
-        for a, b in pairs:
+        count, emitted = emission.shape
+        steps, rows, into = transition.shape
+        pairs = [(rows, self.band or states), (into, states), *[(steps, count - 1)] * (steps != 1)]
+        pairs += [(others[self.has_length].shape[0] if self.has_columns else emitted, states)]
+        for a, b in [*pairs, *((m.shape[1], count) for m in uniforms)]:
             require_equal(a, b)
-        if self.has_length and (others[0].dtype != np.int32 or others[0].shape):
-            raise DTypeError(where=where, given=f"length {others[0]}", needed="an int32 scalar")
         return emission
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Three states, five times, the last of them behind the length; two samples."""
         rng, shapes = np.random.default_rng(0), [(3,), (1, self.band or 3, 3), (5, 3)]
-        uniforms = [rng.random((2, 5))] * (self.asks == 2)
+        floats = map(rng.normal, [0] * 3, [1] * 3, shapes)
+        numbers = [4] * self.has_length + [[0, 2, 0]] * self.has_columns
         return [
             [
-                *map(rng.normal, [0] * 3, [1] * 3, shapes),
-                *[np.int32(4)] * self.has_length,
-                *uniforms,
+                *floats,
+                *map(np.asarray, numbers, [np.int32] * len(numbers)),
+                *[rng.random((2, 5))] * (self.asks == 2),
             ]
         ]
+
+    def without_columns(self, inputs: Sequence[jax.Array]) -> list[jax.Array]:
+        """The inputs with an emission (T, S)."""
+        if not self.has_columns:
+            return [*inputs]
+        initial, transition, emission, *others = inputs
+        columns = others.pop(self.has_length)
+        return [initial, transition, each_state(emission, columns), *others]
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain", version=1)
@@ -120,7 +137,7 @@ class ChainScore(ChainOp):
       band: K of a transition of states to the next ones; 0 for one of all pairs.
       has_length: whether the fourth input is a length: how many rows of emission count. Outside
         1..T there is no sequence.
-      checkpoint: whether the library keeps few messages and computes the others again.
+      has_columns: whether the last input has a column of the emission for each state.
       k: how many best sequences; 0 for one, without an axis.
       detailed: whether there are more outputs. Where the semiring selects, the states, int32 (T,),
         -1 behind the length and if no sequence is possible; with k they are always there, (k, T).
@@ -132,7 +149,7 @@ class ChainScore(ChainOp):
     semiring: SemiringKey
     band: int = 0
     has_length: bool = False
-    checkpoint: bool = False
+    has_columns: bool = False
     k: int = 0
     detailed: bool = False
     curved: bool = False
@@ -184,12 +201,18 @@ class ChainScore(ChainOp):
         whole = jnp.asarray(inputs[2].shape[0]).astype(jnp.int32)
         length = jnp.where(inputs[3] > whole, 0, inputs[3]) if self.has_length else whole
         op = dataclasses.replace(self, has_length=True)
-        outs = op.in_steps(inputs[0], moves, seen, length)
+        outs = op.in_steps(inputs[0], moves, seen, length, *inputs[3 + self.has_length :])
         metas = self.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in inputs])
         return [x[tuple(map(slice, m.shape))] for x, m in zip(outs, metas, strict=True)]
 
     def in_steps(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         """The outputs by scans over times."""
+        if self.has_columns:
+            op, (emission, *others) = dataclasses.replace(self, has_columns=False), inputs[2:]
+            outs = [*op.in_steps(*self.without_columns(inputs))]
+            if len(outs) == 4:  # the derivatives of states that share a column, together
+                outs[3] = each_column(outs[3], others[self.has_length], emission)
+            return outs
         if isinstance(self.algebra, LogSumExp):
             return _details(self, *inputs) if self.detailed else _messages(self, *inputs)[:1]
         if self.k:
@@ -221,13 +244,13 @@ class ChainScore(ChainOp):
 
         old = [primals[i] for i in moved]
         if isinstance(self.algebra, SelectiveSemiring):
-            _, slope = jax.jvp(lambda *xs: along(self, outputs[1], *entries(xs)[:3]), old, given)
+            _, slope = jax.jvp(lambda *xs: along(self, outputs[1], *entries(xs)), old, given)
             return slope, None
         parts = (jnp.sum(outputs[1 + i] * t) for i, t in zip(moved, given, strict=True))
         score = functools.reduce(jnp.add, parts)
         if not self.curved:
             return score, None, None, None
-        _, bends = jax.jvp(lambda *xs: tuple(_details(self, *entries(xs))[1:]), old, given)
+        _, bends = jax.jvp(lambda *xs: tuple(self.in_steps(*entries(xs))[1:]), old, given)
         return score, *bends
 
 
@@ -239,25 +262,37 @@ class ChainSamples(ChainOp):
     length, and if no sequence is possible or the score of all is inf or NaN.
 
     Attributes:
-      band, has_length, checkpoint: as `ChainScore` has them.
+      band, has_length, has_columns: as `ChainScore` has them.
     """
 
     band: int = 0
     has_length: bool = False
-    checkpoint: bool = False
+    has_columns: bool = False
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         self.checked(inputs)
         return [TensorMeta(np.dtype("int32"), inputs[-1].shape)]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        return [_drawn(self, *inputs)]
+        return [_drawn(self, *self.without_columns(inputs))]
 
 
 # --- the recurrence over times --------------------------------------------------------------------
 #
 # The message at t has for each state the score of what leads to it, its emission included. What
 # lies behind the length is replaced before it is used, so that NaN does not get into derivatives.
+
+
+def each_state(emission: jax.Array, columns: jax.Array) -> jax.Array:
+    """(T, S) of an emission (T, C) and columns (S,); NaN where there is no such column."""
+    places = jnp.where(columns < 0, emission.shape[1], columns)
+    return emission.at[:, places].get(mode="fill", fill_value=jnp.nan)
+
+
+def each_column(found: jax.Array, columns: jax.Array, emission: jax.Array) -> jax.Array:
+    """The sums of the states (T, S) of each column of the emission (T, C)."""
+    turn = functools.partial(each_state, columns=columns)
+    return jax.linear_transpose(turn, emission)(found)[0]
 
 
 def _length(op: ChainOp, emission: jax.Array, others: Sequence[jax.Array]) -> jax.Array | int:
@@ -484,10 +519,9 @@ def _details(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def along(
-    op: ChainOp, states: jax.Array, initial: jax.Array, transition: jax.Array, emission: jax.Array
-) -> jax.Array:
+def along(op: ChainOp, states: jax.Array, *inputs: jax.Array) -> jax.Array:
     """The product of the entries that each sequence of states uses; states of -1 use none."""
+    initial, transition, emission, *_ = op.without_columns(inputs)
     one, count = jnp.asarray(op.algebra.one(emission.dtype)), emission.shape[0]
     before, after = states[..., :-1], states[..., 1:]
     time = lax.broadcasted_iota(jnp.int32, states.shape, states.ndim - 1)
@@ -516,11 +550,11 @@ def scored(op: ChainOp, *arrays: jax.Array) -> jax.Array:
     *inputs, states = arrays
     length = _length(op, inputs[2], inputs[3:])
     live = jnp.arange(states.shape[0], dtype=jnp.int32) < length
-    there = ~live | ((states >= 0) & (states < inputs[2].shape[1]))
+    there = ~live | ((states >= 0) & (states < inputs[0].shape[0]))
     if op.band:
         apart = states[1:] - states[:-1]
         there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
-    found = along(op, jnp.where(live & there, states, -1), *inputs[:3])
+    found = along(op, jnp.where(live & there, states, -1), *inputs)
     possible = jnp.all(there) & (length >= 1) & (length <= len(live))
     return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
 
@@ -545,12 +579,19 @@ def _declines(op: ChainOp, *metas: TensorMeta) -> str:
     return native().problem
 
 
+MEMORY = 2**24
+"""Bytes: messages that need more are computed twice, and those of sqrt(T) times are kept. That is
+faster too where memory is new: the system clears it.
+"""
+
+
 def _run(op: ChainOp, *arrays: jax.Array) -> Values:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
     numbers = {
         "algebra": op.algebra.native_number,
-        **{name: getattr(op, name) for name in ("band", "asks", "has_length", "checkpoint")},
+        "memory": MEMORY,
+        **{name: getattr(op, name) for name in ("band", "asks", "has_length", "has_columns")},
     }
     attributes = {name: np.int64(number) for name, number in numbers.items()}
     target = jax.ffi.ffi_call(CHAIN, outs, vmap_method="expand_dims")
@@ -560,27 +601,14 @@ def _run(op: ChainOp, *arrays: jax.Array) -> Values:
 def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
-    given = [np.ascontiguousarray(x) for x in arrays]
-    if not op.has_length:
-        given.insert(3, np.empty(0))
-    samples = len(given[4]) if given[4:] else 0
-    places = [x.ctypes.data if x.size or i != 3 else None for i, x in enumerate(given)]
-    (count, states), text = given[2].shape, ctypes.create_string_buffer(200)
-    answer: Any = native().library
-    type_ = TYPES[given[0].dtype.name]
-    numbers = (type_, op.algebra.native_number, op.band, op.asks, op.checkpoint)
-    state = answer.tropical_chain_now(
-        *(ctypes.c_int64(int(x)) for x in (*numbers, states, count, len(given[1]), samples)),
-        (ctypes.c_void_p * 5)(*places),
-        (ctypes.c_void_p * 4)(*(x.ctypes.data for x in outs)),
-        text,
-    )
-    if state:
-        raise BackendFailure(
-            where=f"native kernel of extension {op.family_id}",
-            given=text.value.decode() or "no memory for the messages",
-            needed="a payload and arrays that fit it, and room for the messages",
-        )
+    given = iter([np.ascontiguousarray(x) for x in arrays])
+    wanted = (True, True, True, op.has_length, op.has_columns, op.asks == 2)
+    inputs = [next(given) if there else None for there in wanted]
+    (count, emitted), steps = arrays[2].shape, arrays[1].shape[0]
+    samples = outs[0].shape[0] if op.asks == 2 else 0
+    numbers = TYPES[arrays[0].dtype.name], op.algebra.native_number, op.band, op.asks, MEMORY
+    sizes = arrays[0].shape[0], count, steps, emitted, samples
+    now(CHAIN, *numbers, *sizes, inputs, outs)
     return outs
 
 

@@ -4,14 +4,18 @@ chain.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
-from .chain import Chain
+from .chain import Chain, mapped
+from .chain_op import each_state
 
 
 def ctc_chain(
@@ -23,10 +27,11 @@ def ctc_chain(
     blank: int = 0,
 ) -> Chain:
     """All ways to write a text of L labels in T frames (Graves et al., 2006), as a `Chain` of
-    2 L + 1 states: state 2 i + 1 is label i, the even ones are blanks.
+    2 L + 2 states and T + 1 times: state 2 i + 1 is label i, the even ones are blanks; behind the
+    frames is the end, state 2 L + 1.
 
-    Each frame has one state. A way begins in state 0 or 1, ends in one of the last two, and goes on
-    by 0 or 1 state, or from a label to another one by 2.
+    Each frame has one state. A way begins in state 0 or 1, goes on by 0 or 1 state, or from a label
+    to another one by 2, and from the last blank or label to the end.
 
     Args:
       logits: (..., T, V), of each of V symbols in each frame; their softmax is taken. T is at least
@@ -38,8 +43,9 @@ def ctc_chain(
 
     Returns:
       A Chain with the leading axes of the arguments, broadcast. Its `log_partition` is the log
-      probability of the text, -inf if the frames are too few; `best().states` the best alignment;
-      `marginals().states` the probability of each state in each frame.
+      probability of the text, -inf if the frames are too few; `best().states` the best alignment,
+      of which the end is 1 more than twice the length of the text; `marginals().states`, of shape
+      (..., T + 1, V + 1), the expected share of each symbol in each frame, V for the end.
 
     Raises:
       ShapeError, DTypeError: the arrays do not fit.
@@ -49,8 +55,19 @@ def ctc_chain(
       >>> import jax.numpy as jnp
       >>> logits = 3.0 * jnp.eye(3)[jnp.array([1, 1, 0, 2])]
       >>> ctc_chain(logits, jnp.array([1, 2])).best().states.tolist()  # label 0 twice, blank, 1
-      [1, 1, 2, 3]
+      [1, 1, 2, 3, 5]
     """
+    arrays = _checked(logits, labels, logit_lengths, label_lengths, blank)
+    return _chain(blank, jax.nn.log_softmax(arrays[0]), *arrays[1:])
+
+
+def _checked(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    logit_lengths: ArrayLike | None,
+    label_lengths: ArrayLike | None,
+    blank: int,
+) -> list[jax.Array]:
     scores = jnp.asarray(as_array(logits, "ctc_chain, logits"))
     text = jnp.asarray(as_array(labels, "ctc_chain, labels"))
     if not jnp.issubdtype(scores.dtype, jnp.floating) or not jnp.issubdtype(
@@ -71,34 +88,41 @@ def ctc_chain(
         raise InvalidConfig(
             where="ctc_chain, blank", given=repr(blank), needed=f"0 to {scores.shape[-1] - 1}"
         )
-    count = text.shape[-1]
-    lead = jnp.broadcast_shapes(scores.shape[:-2], text.shape[:-1])
-    text = jnp.broadcast_to(text, (*lead, count))
-    scores = jnp.broadcast_to(scores, (*lead, *scores.shape[-2:]))
-    states = jnp.full((*lead, 2 * count + 1), blank, text.dtype).at[..., 1::2].set(text)
-    place = jnp.arange(2 * count + 1, dtype=jnp.int32)
-    ends = jnp.asarray(count if label_lengths is None else label_lengths, jnp.int32)[..., None]
-    is_other = jnp.pad(text[..., 1:] != text[..., :-1], [(0, 0)] * len(lead) + [(1, 0)])[
-        ..., :count
-    ]
-    skips = jnp.zeros(states.shape, bool).at[..., 1::2].set(is_other)
-    skips = skips.at[..., :2].set(False)
+    sizes = scores.shape[-2] if logit_lengths is None else logit_lengths
+    lengths = text.shape[-1] if label_lengths is None else label_lengths
+    return [scores, text, *(jnp.asarray(x, jnp.int32) for x in (sizes, lengths))]
 
-    def allowed(where: jax.Array) -> jax.Array:
-        return jnp.where(where, 0, -jnp.inf).astype(scores.dtype)
 
-    on = jnp.ones_like(skips)
-    transition = allowed(jnp.stack([on, on, skips][: 2 * count + 1], axis=-2))[..., None, :, :]
-    seen = jnp.take_along_axis(jax.nn.log_softmax(scores), states[..., None, :], axis=-1)
-    each = place.reshape((1,) * (ends.ndim - 1) + place.shape)
-    return Chain(
-        allowed(place < 2),
-        transition,
-        seen,
-        logit_lengths,
-        final=allowed((each == 2 * ends) | (each == 2 * ends - 1)),
-        banded=True,
+def _chain(blank: int, *arrays: jax.Array) -> Chain:
+    run = functools.partial(_parts, blank)
+    *parts, columns = mapped("ctc_chain", run, arrays, 2, 1, 0, 0)
+    return Chain(*parts, banded=True, columns=columns)
+
+
+def _parts(
+    blank: int, chances: jax.Array, text: jax.Array, size: jax.Array, length: jax.Array
+) -> tuple[jax.Array, ...]:
+    """The arrays of the chain of one text: initial, transition, emission, length, columns."""
+    symbols, count = chances.shape[1], text.shape[0]
+    place, end = jnp.arange(2 * count + 2, dtype=jnp.int32), 2 * length + 1
+    # What is behind the text has no influence: nothing leads from the end to it.
+    text = jnp.where(place[:count] < length, text, blank)
+    states = jnp.full(place.shape, blank, text.dtype).at[1:-1:2].set(text)
+    is_new = (states != jnp.roll(states, 2)) & (place > 1)
+    skips = (place % 2 == 1) & (is_new | (place == end))
+    on, none = jnp.ones_like(skips), jnp.asarray(-jnp.inf, chances.dtype)
+    initial, transition = (
+        jnp.where(allowed, jnp.zeros_like(none), none)
+        for allowed in (place < 2, jnp.stack([on, on, skips][: len(place)])[None])
     )
+    chances = jnp.pad(chances, [(0, 1)] * 2)
+    time, symbol = (lax.broadcasted_iota(jnp.int32, chances.shape, axis) for axis in (0, 1))
+    is_last, is_end = time == size, symbol == symbols
+    seen = jnp.where(is_last == is_end, jnp.where(is_last, 0, chances), none)
+    columns = jnp.where(place == end, symbols, states).astype(jnp.int32)
+    if symbols > 128:
+        seen, columns = each_state(seen, columns), place
+    return initial, transition, seen, size + 1, columns
 
 
 def ctc_loss(
@@ -129,7 +153,17 @@ def ctc_loss(
       >>> print(ctc_loss(jnp.zeros((2, 3)), jnp.array([1])).round(4))  # 3 of 9 ways: 11, 01, 10
       1.0986
     """
-    chain = ctc_chain(
-        logits, labels, logit_lengths=logit_lengths, label_lengths=label_lengths, blank=blank
-    )
-    return jnp.maximum(-chain.log_partition(), 0)
+    arrays = _checked(logits, labels, logit_lengths, label_lengths, blank)
+    whole = jax.nn.logsumexp(arrays[0], axis=-1, keepdims=True)
+    # The loss of logits that are less by the same number in a frame is less by it: what is taken
+    # away here is a constant, and given back with its derivative, which so needs no other sums.
+    kept = lax.stop_gradient(whole)
+    score = _chain(blank, arrays[0] - kept, *arrays[1:]).log_partition()
+    moved = mapped("ctc_loss", _within, [whole - kept, arrays[2], score], 2, 0, 0)
+    return jnp.maximum(-score, 0) + moved
+
+
+def _within(moved: jax.Array, size: jax.Array, score: jax.Array) -> jax.Array:
+    """The sum over the frames (T, 1) that count, if the text is possible."""
+    live = lax.iota(jnp.int32, moved.shape[0]) < size
+    return jnp.sum(jnp.where(live & (score > -jnp.inf), moved[:, 0], 0))

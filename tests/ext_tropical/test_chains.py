@@ -17,6 +17,7 @@ import tenferro_jax as tj
 from ext_tropical import Chain, log_sum_exp, viterbi
 from ext_tropical.algebra.semiring import SemiringKey
 from ext_tropical.step.native.library import CHAIN, native
+from ext_tropical.uses import chain_op
 from ext_tropical.uses.chain_op import ChainSamples, ChainScore
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
@@ -116,33 +117,6 @@ def test_the_k_best_against_brute_force(name, states, length, k):
             scores = {row: score for score, row in every}
             assert [scores[row] for row in states_found] == [score for score, _ in want]
             assert len(set(states_found)) == found
-
-
-def test_the_k_best_under_transforms():
-    """Each score has the gradient of its sequence; a batch has that of each element."""
-    initial, transition, _ = model(np.random.default_rng(6), np.arange(-5.0, 1.0), 3, 1)
-    emissions = np.random.default_rng(7).choice(np.arange(-5.0, 1.0), (4, 5, 3))
-    decode = functools.partial(viterbi, k=6)
-    many = jax.jit(jax.vmap(decode, in_axes=(None, None, 0)))(initial, transition, emissions)
-    for i, emission in enumerate(emissions):
-        one = decode(initial, transition, emission)
-        np.testing.assert_array_equal(many.states[i], one.states)
-        np.testing.assert_array_equal(many.score[i], one.score)
-    slopes = jax.jit(jax.jacobian(lambda *xs: decode(*xs).score, argnums=(0, 1, 2)))(
-        initial, transition, emissions[0]
-    )
-    for r, states in enumerate(np.asarray(many.states[0])):
-        want = [np.zeros_like(x) for x in (initial, transition, emissions[0])]
-        want[0][states[0]] = 1
-        np.add.at(want[1], (states[:-1], states[1:]), 1)
-        want[2][np.arange(5), states] = 1
-        for got, w in zip(slopes, want):
-            np.testing.assert_array_equal(got[r], w)
-    factors = [np.random.default_rng(8).uniform(0.5, 1.5, x) for x in ((2,), (2, 2), (3, 2))]
-    best = jax.value_and_grad(lambda xs: viterbi(*xs, k=3, semiring="max_mul").score[2])
-    value, slopes = jax.jit(best)(factors)
-    for x, slope, uses in zip(factors, slopes, (1, 2, 3), strict=True):
-        np.testing.assert_allclose((x * slope).sum(), uses * value, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
@@ -384,6 +358,39 @@ def test_samples_are_those_that_the_uniforms_choose(band, steps):
             assert tuple(row[:length]) == want
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize(("band", "steps"), FORMS)
+def test_states_that_share_columns(band, steps, final):
+    """As if each had its own one. Derivatives are sums; one chain has no such column."""
+    arrays = chains(12, times(60), band, steps)
+    initial, transition, emission, lengths, last = arrays
+    columns = np.random.default_rng(0).integers(0, 2, initial.shape)
+    columns[0, 1], lengths[0], transition[0], emission[0] = -1, TIMES, 0, 0
+    given = {"final": last if final else None, "banded": bool(band)}
+
+    def asked(seen, columns=None):
+        chain = Chain(initial, transition, seen, lengths, columns=columns, **given)
+        parts = chain.log_partition(), chain.entropy(), chain.log_prob(SEQUENCES[5])
+        return chain.best(), chain.best(k=3), parts, chain.sample(jax.random.key(0))
+
+    def own(seen):
+        found = jnp.take_along_axis(seen, columns[:, None], -1)
+        return found.at[0, :, 1].set(jnp.nan)
+
+    def slope(ask):
+        return jax.grad(lambda x: sum(jnp.sum(p) for p in (ask(x)[0].score, *ask(x)[2][:2])))
+
+    ways = (lambda x: asked(x, columns)), (lambda x: asked(own(x)))
+    seen = emission[..., :2]
+    shared, apart = (jax.jit(lambda x, f=f: (f(x), slope(f)(x)))(seen) for f in ways)
+    assert np.isnan(shared[0][2][0][0])
+    chex.assert_trees_all_close(shared, apart, rtol=1e-12, atol=1e-12)
+    chain = Chain(initial, transition, seen, lengths, columns=columns, **given)
+    uses = jax.grad(lambda x: jnp.sum(asked(x, columns)[2][0][1:]))(seen)
+    np.testing.assert_allclose(chain.marginals().states[1:], uses[1:], rtol=1e-12, atol=1e-12)
+
+
 def test_the_distribution_of_samples():
     initial, transition, emission, *_ = (x[0] for x in chains(3, 1, 0, 1, kind="numbers"))
     chain = Chain(initial, transition, emission)
@@ -481,17 +488,6 @@ def test_posteriors_of_long_chains_sum_to_one(shift):
     np.testing.assert_allclose(np.asarray(found.transitions, float).sum(), count - 1, rtol=2e-5)
 
 
-def test_a_tagger_learns_from_one_sequence():
-    """The loss of a CRF under SGD, with a gradient of a pytree of tables."""
-    tables = [np.zeros(s) for s in ((3,), (3, 3), (5, 3))]
-    chain, tags = Chain(*tables), np.array([0, 2, 1, 1, 0])
-    step = jax.jit(jax.grad(lambda c: -c.log_prob(tags)))
-    for _ in range(20):
-        chain = jax.tree.map(lambda x, g: x - g, chain, step(chain))
-    assert chain.best().states.tolist() == tags.tolist()
-    assert float(chain.log_prob(tags)) > np.log(0.9)
-
-
 # --- the library ----------------------------------------------------------------------------------
 
 SCORES = ("max_plus", "min_plus", "max_mul", "min_max")
@@ -532,39 +528,44 @@ def test_best_sequences_are_those_of_the_recurrence(band, steps, semiring, dtype
 
 
 @pytest.mark.few(4)
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("memory", [0, chain_op.MEMORY])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("band", "steps"), FORMS)
-def test_posteriors_and_samples_are_those_of_the_recurrence(band, steps, dtype, checkpoint):
+def test_posteriors_and_samples_are_those_of_the_recurrence(
+    band, steps, dtype, memory, monkeypatch
+):
+    """With little memory messages are computed twice."""
+    monkeypatch.setattr(chain_op, "MEMORY", memory)
     tolerance = {"float32": 2e-5, "float64": 1e-12}[dtype]
     for kind in KINDS:
         count = times(400)
         arrays = chains(9, count, band, steps, dtype, kind)[:4]
         lengths = np.where(np.arange(count) % 11 == 0, 0, arrays[3]).astype(np.int32)
-        op = ChainScore(SemiringKey.of(log_sum_exp()), band, True, checkpoint, detailed=True)
+        op = ChainScore(SemiringKey.of(log_sum_exp()), band, True, detailed=True)
         for got, want in zip(*both_ways(op, [*arrays[:3], lengths]), strict=True):
             np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
         uniforms = np.random.default_rng(1).random((count, 3, TIMES)).astype(dtype)
-        op = ChainSamples(band, True, checkpoint)
+        op = ChainSamples(band, True)
         ((drawn,), (want,)) = both_ways(op, [*arrays[:3], lengths, uniforms])
         np.testing.assert_array_equal(drawn, want)
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("memory", [0, chain_op.MEMORY])
 @pytest.mark.parametrize("band", [0, 5])
 @pytest.mark.parametrize(("states", "count"), [(1, 1), (17, 1), (5, 1000), (70, 90)])
-def test_the_direct_call_and_the_program(states, count, band, checkpoint):
+def test_the_direct_call_and_the_program(states, count, band, memory, monkeypatch):
     """Outside jit as inside and as the lowering, for sizes around those of vectors and blocks."""
+    monkeypatch.setattr(chain_op, "MEMORY", memory)
     band = min(band, states)
     rng = np.random.default_rng([states, count])
     shapes = (states,), (1, band or states, states), (count, states)
     tables = [rng.normal(size=s).astype(np.float32) for s in shapes]
     uniforms = rng.random((3, count)).astype(np.float32)
     for op, arrays in (
-        (ChainScore("max_plus", band, checkpoint=checkpoint, detailed=True), tables),
-        (ChainScore(log_sum_exp(), band, checkpoint=checkpoint, detailed=True), tables),
-        (ChainSamples(band, checkpoint=checkpoint), [*tables, uniforms]),
+        (ChainScore("max_plus", band, detailed=True), tables),
+        (ChainScore(log_sum_exp(), band, detailed=True), tables),
+        (ChainSamples(band), [*tables, uniforms]),
     ):
         lowered = apply(op, *arrays, runtimes=type(op).runtimes.only(RouteKind.LOWERING))
         for found in (apply(op, *arrays), jax.jit(functools.partial(apply, op))(*arrays)):
@@ -613,7 +614,8 @@ def test_an_exported_program_needs_no_library():
         ChainScore("min_plus", k=3),
         ChainScore(log_sum_exp(), 2, True),
         ChainScore(log_sum_exp(), detailed=True),
-        ChainSamples(0, True),
+        ChainScore(log_sum_exp(), 0, True, True, detailed=True),
+        ChainSamples(0, True, True),
     ],
 )
 def test_check(op):
@@ -622,7 +624,6 @@ def test_check(op):
 
 
 OK = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
-NEEDED = r"viterbi: given log_initial of shape.*needed shapes \(S,\), \(S, S\) and \(T, S\)"
 
 
 def symbolic(ask):
@@ -640,17 +641,8 @@ test_refusals = refusals(
         lambda: symbolic(lambda *a: Chain(*a).sample(jax.random.key(0))),
     ),
     *(
-        (ShapeError, NEEDED, functools.partial(viterbi, *OK[:i], np.zeros(shape), *OK[i + 1 :]))
-        for i, shape in [
-            (0, (3,)),
-            (0, (2, 1)),
-            (1, (2, 3)),
-            (1, (2,)),
-            (2, (3, 3)),
-            (2, (0, 2)),
-            (2, (3,)),
-            (0, ()),
-        ]
+        (ShapeError, "viterbi: given initial", functools.partial(viterbi, *OK[:i], x, *OK[i + 1 :]))
+        for i, x in enumerate(map(np.zeros, [(3,), (2, 3), (3, 3)]))
     ),
     (ShapeError, "", lambda: viterbi(np.zeros(0), np.zeros((0, 0)), np.zeros((3, 0)))),
     (
@@ -659,7 +651,7 @@ test_refusals = refusals(
         lambda: viterbi(*OK[:2], OK[2].astype(np.float32)),
     ),
     (DTypeError, "viterbi: given dtype complex128", lambda: viterbi(*(x + 0j for x in OK))),
-    (DTypeError, "viterbi, log_transition", lambda: viterbi(OK[0], None, OK[2])),
+    (DTypeError, "viterbi, transition", lambda: viterbi(OK[0], None, OK[2])),
     *(
         (InvalidConfig, "viterbi, k: given", functools.partial(viterbi, *OK, k=k))
         for k in (0, -1, 2.0, True, np.array([1]), 2**31)
@@ -685,6 +677,8 @@ test_refusals = refusals(
         "leading axes",
         lambda: Chain(*OK, np.ones((2, 3), int), final=np.zeros((2, 2))).best(),
     ),
+    (ShapeError, "columns of shape", lambda: Chain(*OK, columns=np.zeros(3, int)).best()),
+    (DTypeError, "Chain.best, columns", lambda: Chain(*OK, columns=np.zeros(2)).best()),
     (DTypeError, "Chain.best, lengths", lambda: Chain(*OK, 1.0).best()),
     (DTypeError, "under log_sum_exp", lambda: Chain(*(x.astype(int) for x in OK)).log_partition()),
     (DTypeError, "log_prob, states: given float64", lambda: Chain(*OK).log_prob(np.zeros(3))),
@@ -704,7 +698,7 @@ test_refusals = refusals(
     (ShapeError, "equal", lambda: apply(ChainScore("max_plus"), OK[0], np.zeros((3, 2, 2)), OK[2])),
     (
         DTypeError,
-        "int32 scalar",
+        "of int32",
         lambda: apply(ChainScore("max_plus", has_length=True), OK[0], OK[1][None], OK[2], OK[0]),
     ),
     (

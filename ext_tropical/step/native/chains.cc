@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <utility>
 
 namespace tropical {
 namespace {
@@ -15,32 +17,81 @@ struct Free {
 
 // What each input and result has for one chain.
 struct Sizes {
-  int64_t inputs[5], results[4];
+  int64_t inputs[Chains::kInputs], results[4];
   explicit Sizes(const Chains& asked) {
     const Chain& c = asked.one;
-    const int64_t matrix = (c.band ? c.band : c.states) * c.states;
-    const int64_t in[] = {c.states, c.rows * matrix, c.steps * c.states, 1, c.samples * c.steps};
-    const int64_t out[] = {1, c.states, c.rows * matrix, c.steps * c.states};
-    std::copy(in, in + 5, inputs), std::copy(out, out + 4, results);
+    const int64_t matrix = (c.band ? c.band : c.states) * c.states, emission = c.steps * asked.emitted;
+    const int64_t in[] = {c.states, c.rows * matrix, emission, 1, c.states, c.samples * c.steps};
+    const int64_t out[] = {1, c.states, c.rows * matrix, emission};
+    std::copy(in, in + Chains::kInputs, inputs), std::copy(out, out + 4, results);
     if (asked.asks == Chains::kSamples) results[0] = c.samples * c.steps;
     if (c.algebra != Algebra::kLogSumExp) results[1] = c.steps;
   }
 };
 
+// Memory of tasks, which later ones use again.
+class Rooms {
+ public:
+  using Room = std::unique_ptr<void, Free>;
+  explicit Rooms(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {}
+  Room take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return Room(::operator new(bytes_, std::align_val_t(64)));
+    Room room = std::move(free_.back());
+    free_.pop_back();
+    return room;
+  }
+  void give(Room room) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(room));
+  }
+
+ private:
+  size_t bytes_;
+  std::mutex mutex_;
+  std::vector<Room> free_;
+};
+
+// An emission with a column for each state; NaN where it has no such column.
 template <class T>
-void run_one(const Chains& asked, const Sizes& sizes, int64_t number, const Kernels& kernels) {
+void spread(const T* from, int64_t emitted, const int32_t* columns, int64_t steps, int64_t states, T* to) {
+  bool is_inside = true;
+  for (int64_t j = 0; j < states; ++j) is_inside &= columns[j] >= 0 && columns[j] < emitted;
+  for (int64_t t = 0; t < steps; ++t, from += emitted, to += states)
+    for (int64_t j = 0; j < states; ++j) to[j] = is_inside || (columns[j] >= 0 && columns[j] < emitted) ? from[columns[j]] : static_cast<T>(NAN);
+}
+
+// Back to the sums of the states of each column.
+template <class T>
+void gather(const T* from, int64_t emitted, const int32_t* columns, int64_t steps, int64_t states, T* to) {
+  std::fill_n(to, steps * emitted, T(0));
+  for (int64_t t = 0; t < steps; ++t, from += states, to += emitted)
+    for (int64_t j = 0; j < states; ++j)
+      if (columns[j] >= 0 && columns[j] < emitted) to[columns[j]] += from[j];
+}
+
+// Of the emissions that are spread, and their derivatives.
+template <class T>
+int64_t own_bytes(const Chains& asked) {
+  const int64_t bytes = 2 * asked.one.steps * asked.one.states * static_cast<int64_t>(sizeof(T));
+  return asked.inputs[Chains::kColumns] ? (bytes + 63) / 64 * 64 : 0;
+}
+
+template <class T>
+void run_one(const Chains& asked, const Sizes& sizes, int64_t number, const Kernels& kernels, char* memory) {
   Chain c = asked.one;
-  int64_t places[5] = {}, rest = number;
+  int64_t places[Chains::kInputs] = {}, rest = number;
   for (size_t axis = asked.batch.size(); axis-- > 0; rest /= asked.batch[axis])
-    for (int i = 0; i < 5; ++i)
+    for (int i = 0; i < Chains::kInputs; ++i)
       if (asked.inputs[i]) places[i] += rest % asked.batch[axis] * asked.strides[i][axis];
   const auto input = [&](int i) { return static_cast<const T*>(asked.inputs[i]) + places[i] * sizes.inputs[i]; };
+  const auto numbers = [&](int i) { return static_cast<const int32_t*>(asked.inputs[i]) + places[i] * sizes.inputs[i]; };
   const auto result = [&](size_t i) { return static_cast<T*>(asked.results[i]) + number * sizes.results[i]; };
   const auto states = [&](size_t i) { return static_cast<int32_t*>(asked.results[i]) + number * sizes.results[i]; };
-  c.initial = input(0), c.transition = input(1), c.emission = input(2);
-  c.length = asked.inputs[3] ? static_cast<const int32_t*>(asked.inputs[3])[places[3]] : c.steps;
+  c.initial = input(Chains::kInitial), c.transition = input(Chains::kTransition), c.emission = input(Chains::kEmission);
+  c.length = asked.inputs[Chains::kLengths] ? *numbers(Chains::kLengths) : c.steps;
   const bool is_log = c.algebra == Algebra::kLogSumExp, draws = asked.asks == Chains::kSamples, has_detail = asked.asks == Chains::kDetail;
-  if (draws) c.uniforms = input(4), c.path = states(0);
+  if (draws) c.uniforms = input(Chains::kUniforms), c.path = states(0);
   else c.score = result(0);
   if (has_detail && !is_log) c.path = states(1);
   if (has_detail && is_log) c.d_initial = result(1), c.d_transition = result(2), c.d_emission = result(3);
@@ -56,22 +107,46 @@ void run_one(const Chains& asked, const Sizes& sizes, int64_t number, const Kern
     for (size_t i = 1; c.d_emission && i < 4; ++i) std::fill_n(result(i), sizes.results[i], T(0));
     return;
   }
-  if (asked.keeps_marks && has_detail) c.every = std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(c.steps))));
-  const std::unique_ptr<void, Free> memory(::operator new(static_cast<size_t>(kernels.chain(c, nullptr)), std::align_val_t(64)));
-  kernels.chain(c, memory.get());
+  if (!asked.inputs[Chains::kColumns]) {
+    kernels.chain(c, memory);
+    return;
+  }
+  const int32_t* const columns = numbers(Chains::kColumns);
+  const int64_t count = c.steps * c.states;
+  T *const emission = reinterpret_cast<T*>(memory), *const derivative = emission + count;
+  spread(static_cast<const T*>(c.emission), asked.emitted, columns, c.length, c.states, emission);
+  c.emission = emission;
+  if (c.d_emission) c.d_emission = derivative;
+  kernels.chain(c, memory + own_bytes<T>(asked));
+  if (c.d_emission) gather(derivative, asked.emitted, columns, c.steps, c.states, result(3));
 }
 
 }  // namespace
 
-void run_chains(Pool& pool, const Chains& asked, const Kernels& kernels) {
+void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
+  Chains asked = given;
   const Sizes sizes(asked);
+  const bool is_float = asked.one.type == Type::kF32;
   int64_t count = 1;
   for (int64_t size : asked.batch) count *= size;
+  Chain& c = asked.one;
+  const int64_t kept = c.steps * c.states * (is_float ? 4 : 8);
+  if (asked.asks == Chains::kDetail && kept > asked.memory) c.every = std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(c.steps))));
+  // What a call needs depends on what it is asked for.
+  Chain sample = c;
+  sample.length = c.steps;
+  sample.score = asked.results[0];
+  if (asked.asks == Chains::kDetail && c.algebra == Algebra::kLogSumExp) sample.d_emission = asked.results[3];
+  if (asked.asks == Chains::kDetail && c.algebra != Algebra::kLogSumExp) sample.path = static_cast<int32_t*>(asked.results[1]);
+  Rooms rooms((is_float ? own_bytes<float>(asked) : own_bytes<double>(asked)) + kernels.chain(sample, nullptr));
   // Chains that are short share a task.
-  const int64_t work = asked.one.steps * asked.one.states * asked.one.states, each = std::max<int64_t>(1, std::min<int64_t>(200000 / (work + 1), count / (4 * pool.threads() + 1)));
+  const int64_t work = c.steps * c.states * c.states, each = std::max<int64_t>(1, std::min<int64_t>(200000 / (work + 1), count / (4 * pool.threads() + 1)));
   parallel(pool, (count + each - 1) / each, [&](int64_t task) {
+    Rooms::Room room = rooms.take();
+    char* const memory = static_cast<char*>(room.get());
     for (int64_t i = task * each; i < std::min(count, (task + 1) * each); ++i)
-      asked.one.type == Type::kF32 ? run_one<float>(asked, sizes, i, kernels) : run_one<double>(asked, sizes, i, kernels);
+      is_float ? run_one<float>(asked, sizes, i, kernels, memory) : run_one<double>(asked, sizes, i, kernels, memory);
+    rooms.give(std::move(room));
   });
 }
 
@@ -81,7 +156,8 @@ std::string problem_of(const Chains& asked) {
   const bool is_log = c.algebra == Algebra::kLogSumExp, is_known = is_log || c.algebra == Algebra::kMaxPlus || c.algebra == Algebra::kMinPlus || c.algebra == Algebra::kMaxMul || c.algebra == Algebra::kMinMax;
   if (c.type != Type::kF32 && c.type != Type::kF64) return "needs float32 or float64";
   if (!is_known || asked.asks < 0 || asked.asks > 2 || (asked.asks == Chains::kSamples && !is_log)) return "malformed attributes";
-  if (c.states < 1 || c.steps < 1 || c.states >= most || c.steps >= most || c.band < 0 || c.band > c.states) return "sizes out of range";
+  if (c.states < 1 || c.steps < 1 || c.states >= most || c.steps >= most || c.band < 0 || c.band > c.states || asked.emitted < 1) return "sizes out of range";
+  if (!asked.inputs[Chains::kColumns] && asked.emitted != c.states) return "malformed emissions";
   if (c.rows != 1 && c.rows != c.steps - 1) return "malformed transitions";
   const size_t results = asked.asks != Chains::kDetail ? 1 : is_log ? 4 : 2;
   return asked.results.size() == results ? "" : "malformed results";

@@ -6,16 +6,17 @@
 
 namespace tropical {
 
-// Operands of a batch of any rank: an axis of size 1 is the same for all. Inputs: initial, transition, emission, lengths or nullptr,
-// uniforms or nullptr. Results as `asks` says.
+// Operands of a batch of any rank: an axis of size 1 is the same for all. Inputs: initial, transition, emission, lengths, columns and
+// uniforms, of which the last three may be nullptr. The emission has a column for each state, or as many as `emitted` says, of which
+// `columns` has one for each state. Results as `asks` says. Where messages need more than `memory` bytes, those of few times are kept.
 struct Chains {
   enum Asks : int64_t { kScore = 0, kDetail = 1, kSamples = 2 };
+  enum Input { kInitial, kTransition, kEmission, kLengths, kColumns, kUniforms, kInputs };
   Chain one;  // sizes
-  int64_t asks;
-  bool keeps_marks;
-  const void* inputs[5];
-  std::vector<int64_t> batch;        // sizes of its axes
-  std::vector<int64_t> strides[5];   // in elements of the batch, for each input
+  int64_t asks, memory, emitted;
+  const void* inputs[kInputs];
+  std::vector<int64_t> batch;               // sizes of its axes
+  std::vector<int64_t> strides[kInputs];    // in elements of the batch, for each input
   std::vector<void*> results;
 };
 

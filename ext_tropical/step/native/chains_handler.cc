@@ -14,24 +14,25 @@ namespace {
 namespace ffi = xla::ffi;
 
 ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::RemainingRets results, int64_t algebra, int64_t band, int64_t asks,
-                      int64_t has_length, int64_t checkpoint, std::string_view instructions) {
+                      int64_t has_length, int64_t has_columns, int64_t memory, std::string_view instructions) {
   Chains asked{};
-  asked.asks = asks, asked.keeps_marks = checkpoint != 0;
+  asked.asks = asks, asked.memory = memory;
   const bool draws = asks == Chains::kSamples;
-  if (inputs.size() != 3u + (has_length != 0) + draws) return invalid("chain: malformed operands");
-  const size_t ranks[5] = {1, 3, 2, 0, 2}, numbers[5] = {0, 1, 2, 3, 3u + (has_length != 0)};
-  ffi::Span<const int64_t> shapes[5];
-  size_t batch = 0;
-  for (size_t i = 0; i < 5; ++i) {
-    if ((i == 3 && !has_length) || (i == 4 && !draws)) continue;
-    auto x = inputs.get<ffi::AnyBuffer>(numbers[i]);
+  const bool is_given[Chains::kInputs] = {true, true, true, has_length != 0, has_columns != 0, draws};
+  if (inputs.size() != 3u + is_given[3] + is_given[4] + draws) return invalid("chain: malformed operands");
+  const size_t ranks[Chains::kInputs] = {1, 3, 2, 0, 1, 2};
+  ffi::Span<const int64_t> shapes[Chains::kInputs];
+  size_t batch = 0, given = 0;
+  for (size_t i = 0; i < Chains::kInputs; ++i) {
+    if (!is_given[i]) continue;
+    auto x = inputs.get<ffi::AnyBuffer>(given++);
     if (!x || x->dimensions().size() < ranks[i]) return invalid("chain: malformed operands");
     shapes[i] = x->dimensions();
     if (i == 0) {
       asked.one.type = x->element_type() == ffi::DataType::F32 ? Type::kF32 : x->element_type() == ffi::DataType::F64 ? Type::kF64 : Type::kBool;
       batch = shapes[0].size() - 1;
     }
-    const auto type = i == 3 ? ffi::DataType::S32 : asked.one.type == Type::kF32 ? ffi::DataType::F32 : ffi::DataType::F64;
+    const auto type = i == Chains::kLengths || i == Chains::kColumns ? ffi::DataType::S32 : asked.one.type == Type::kF32 ? ffi::DataType::F32 : ffi::DataType::F64;
     if (shapes[i].size() != ranks[i] + batch || x->element_type() != type) return invalid("chain: malformed operands");
     asked.inputs[i] = x->untyped_data();
     for (size_t axis = 0; axis < batch; ++axis) {
@@ -39,8 +40,8 @@ ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::Rema
       asked.batch[axis] = shapes[i][axis] == 1 ? asked.batch[axis] : shapes[i][axis];
     }
   }
-  for (size_t i = 0; i < 5; ++i) {
-    if (!asked.inputs[i]) continue;
+  for (size_t i = 0; i < Chains::kInputs; ++i) {
+    if (!is_given[i]) continue;
     int64_t stride = 1;
     asked.strides[i].assign(batch, 0);
     for (size_t axis = batch; axis-- > 0; stride *= shapes[i][axis]) {
@@ -50,11 +51,11 @@ ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::Rema
   }
   Chain& c = asked.one;
   c.algebra = static_cast<Algebra>(algebra), c.band = band;
-  c.states = shapes[0][batch], c.steps = shapes[2][batch], c.rows = shapes[1][batch];
-  if (shapes[1][batch + 1] != (band ? band : c.states) || shapes[1][batch + 2] != c.states || shapes[2][batch + 1] != c.states) return invalid("chain: malformed operands");
+  c.states = shapes[0][batch], c.steps = shapes[2][batch], c.rows = shapes[1][batch], asked.emitted = shapes[2][batch + 1];
+  if (shapes[1][batch + 1] != (band ? band : c.states) || shapes[1][batch + 2] != c.states || (has_columns && shapes[Chains::kColumns][batch] != c.states)) return invalid("chain: malformed operands");
   if (draws) {
-    c.samples = shapes[4][batch];
-    if (shapes[4][batch + 1] != c.steps) return invalid("chain: malformed operands");
+    c.samples = shapes[Chains::kUniforms][batch];
+    if (shapes[Chains::kUniforms][batch + 1] != c.steps) return invalid("chain: malformed operands");
   }
   size_t count = 1;
   for (int64_t size : asked.batch) count *= static_cast<size_t>(size);
@@ -63,7 +64,7 @@ ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::Rema
     auto x = results.get<ffi::AnyBuffer>(i);
     const bool are_states = draws || (!is_log && i == 1);
     const size_t states = static_cast<size_t>(c.states), steps = static_cast<size_t>(c.steps);
-    const size_t sizes[4] = {draws ? static_cast<size_t>(c.samples) * steps : 1, is_log ? states : steps, static_cast<size_t>(c.rows) * static_cast<size_t>(shapes[1][batch + 1]) * states, steps * states};
+    const size_t sizes[4] = {draws ? static_cast<size_t>(c.samples) * steps : 1, is_log ? states : steps, static_cast<size_t>(c.rows) * static_cast<size_t>(shapes[1][batch + 1]) * states, steps * static_cast<size_t>(asked.emitted)};
     const auto type = are_states ? ffi::DataType::S32 : c.type == Type::kF32 ? ffi::DataType::F32 : ffi::DataType::F64;
     if (i > 3 || !x || (*x)->element_type() != type || (*x)->element_count() != count * sizes[i]) return invalid("chain: malformed results");
     asked.results.push_back((*x)->untyped_data());
@@ -92,20 +93,21 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(tropical_chain, tropical::chain_call,
                                   .Attr<int64_t>("band")
                                   .Attr<int64_t>("asks")
                                   .Attr<int64_t>("has_length")
-                                  .Attr<int64_t>("checkpoint")
+                                  .Attr<int64_t>("has_columns")
+                                  .Attr<int64_t>("memory")
                                   .Attr<std::string_view>("instructions"));
 
-// The same without XLA, for one chain and arrays of which the caller knows type and sizes: initial, transition, emission, length and
-// uniforms, of which the last two may be nullptr. Returns 0, or 1 with a text of at most 200 bytes, or 2 where there is no memory.
-TROPICAL_EXPORT int tropical_chain_now(int64_t type, int64_t algebra, int64_t band, int64_t asks, int64_t checkpoint, int64_t states, int64_t steps,
-                                       int64_t rows, int64_t samples, const void* const* inputs, void* const* results, char* text) {
+// The same without XLA, for one chain and arrays of which the caller knows type and sizes: initial, transition, emission, length,
+// columns and uniforms, of which the last three may be nullptr. Returns 0, or 1 with a text of at most 200 bytes, or 2 where there is no memory.
+TROPICAL_EXPORT int tropical_chain_now(int64_t type, int64_t algebra, int64_t band, int64_t asks, int64_t memory, int64_t states, int64_t steps,
+                                       int64_t rows, int64_t emitted, int64_t samples, const void* const* inputs, void* const* results, char* text) {
   try {
     tropical::Chains asked{};
-    asked.asks = asks, asked.keeps_marks = checkpoint != 0;
+    asked.asks = asks, asked.memory = memory, asked.emitted = emitted;
     tropical::Chain& c = asked.one;
     c.type = static_cast<tropical::Type>(type), c.algebra = static_cast<tropical::Algebra>(algebra);
     c.band = band, c.states = states, c.steps = steps, c.rows = rows, c.samples = samples;
-    std::copy(inputs, inputs + 5, asked.inputs);
+    std::copy(inputs, inputs + tropical::Chains::kInputs, asked.inputs);
     const bool is_log = c.algebra == tropical::Algebra::kLogSumExp;
     asked.results.assign(results, results + (asks != tropical::Chains::kDetail ? 1 : is_log ? 4 : 2));
     const std::string problem = tropical::problem_of(asked);

@@ -11,9 +11,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import pathlib
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+
+from tenferro_jax.errors import BackendFailure
 
 TARGET = "tenferro-ext-tropical.einsum.v1"
 """The name of the custom call of a step."""
@@ -81,6 +85,31 @@ def native() -> Native:
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
         return Native((), f"{FILE} cannot be used: {' '.join(str(error).split())}")
     return Native(tuple(instructions), "", library)
+
+
+def now(target: str, *given: float | np.ndarray | Sequence[np.ndarray | None]) -> None:
+    """Make the call of a target outside XLA: with int64 and double numbers, pointers to arrays, and
+    arrays of such pointers.
+
+    Raises:
+      BackendFailure: the library refuses.
+    """
+
+    def passed(x: Any) -> Any:
+        if isinstance(x, float):
+            return ctypes.c_double(x)
+        if isinstance(x, list):
+            return (ctypes.c_void_p * max(len(x), 1))(*(y if y is None else passed(y) for y in x))
+        return ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) else ctypes.c_int64(x)
+
+    text = ctypes.create_string_buffer(200)
+    call = getattr(native().library, f"tropical_{target.split('.')[1]}_now")
+    if call(*map(passed, given), text):
+        raise BackendFailure(
+            where=f"native kernel {target}",
+            given=text.value.decode() or "no memory for what lies between operands and results",
+            needed="a payload and arrays that fit it, and room for what lies between",
+        )
 
 
 def doctor() -> str:
