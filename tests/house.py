@@ -77,7 +77,7 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_042,
-    "statements in ext_tropical": 6_471,
+    "statements in ext_tropical": 6_468,
     "statements in tests": 15_604,
     "files": 149,
     "file names that occur twice": 0,

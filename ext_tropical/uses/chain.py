@@ -22,7 +22,7 @@ from tenferro_jax.shapes import as_array
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import one_dtype
-from .chain_op import ChainSamples, ChainScore, each_column, each_state, scored
+from .chain_op import ChainSamples, ChainScore, along, each_column, each_state
 
 _ALL = LogSumExp()
 
@@ -417,9 +417,26 @@ def mapped(where: str, run: Callable[..., Any], arrays: Sequence[jax.Array], *ra
     return on_automatic_axes(lambda *xs: run(*map(jnp.reshape, xs, kept)))(*arrays)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _scored(op: ChainScore, *arrays: jax.Array) -> jax.Array:
+    """The score of one sequence: arrays are the op's inputs, then its states, int32 (T,). The
+    semiring's zero if it is impossible.
+    """
+    *inputs, states = arrays
+    length = inputs[3] if op.has_length else len(inputs[2])
+    live = jnp.arange(states.shape[0], dtype=jnp.int32) < length
+    there = ~live | ((states >= 0) & (states < inputs[0].shape[0]))
+    if op.band:
+        apart = states[1:] - states[:-1]
+        there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
+    found = along(op, jnp.where(live & there, states, -1), *inputs)
+    possible = jnp.all(there) & (length >= 1) & (length <= len(live))
+    return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
+
+
 def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
     """Of a sequence of states, the last array."""
-    score, whole = scored(op, *arrays), apply(op, *arrays[:-1])[0]
+    score, whole = _scored(op, *arrays), apply(op, *arrays[:-1])[0]
     return jnp.where(score == -jnp.inf, score, score - whole)
 
 

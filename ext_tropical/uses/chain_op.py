@@ -535,32 +535,10 @@ def along(op: ChainOp, states: jax.Array, *inputs: jax.Array) -> jax.Array:
     first = used(initial[states[..., :1]], states[..., :1])
     entries = jnp.concatenate([first, used(moves, after), used(seen, states)], axis=-1)
     if not isinstance(count, int):
-        start = jnp.full(states.shape[:-1], one)
-        step = functools.partial(_multiplied, op)
-        return lax.scan(step, start, jnp.moveaxis(entries, -1, 0))[0]
+        start, entries = jnp.full(states.shape[:-1], one), jnp.moveaxis(entries, -1, 0)
+        return lax.scan(lambda product, x: (op.algebra.times(product, x), None), start, entries)[0]
     rows = entries.reshape(-1, entries.shape[-1])
     return jax.vmap(lambda row: folded(op.algebra.times, row, one))(rows).reshape(states.shape[:-1])
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def scored(op: ChainOp, *arrays: jax.Array) -> jax.Array:
-    """The score of one sequence: arrays are the op's inputs, then its states, int32 (T,). The
-    semiring's zero if it is impossible.
-    """
-    *inputs, states = arrays
-    length = _length(op, inputs[2], inputs[3:])
-    live = jnp.arange(states.shape[0], dtype=jnp.int32) < length
-    there = ~live | ((states >= 0) & (states < inputs[0].shape[0]))
-    if op.band:
-        apart = states[1:] - states[:-1]
-        there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
-    found = along(op, jnp.where(live & there, states, -1), *inputs)
-    possible = jnp.all(there) & (length >= 1) & (length <= len(live))
-    return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
-
-
-def _multiplied(op: ChainOp, product: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
-    return op.algebra.times(product, x), None
 
 
 # --- the native CPU kernel ------------------------------------------------------------------------
