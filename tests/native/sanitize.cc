@@ -1,7 +1,7 @@
 // The native kernels and the sums at winners against plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
 // absorbing integers; on four threads. Then four calls at once, again and again on the same threads. Then networks of three tables and every
-// question to them, and plans in which one number is changed. Then alignments.
+// question to them, and plans in which one number is changed. Then alignments, and chains.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,6 +16,7 @@
 
 #include "../../ext_tropical/step/native/alignments.h"
 #include "../../ext_tropical/step/native/at_winner.h"
+#include "../../ext_tropical/step/native/chains.h"
 #include "../../ext_tropical/step/native/network.h"
 
 using namespace tropical;
@@ -311,6 +312,78 @@ int check_networks(const Kernels& kernels, std::mt19937& random) {
   return wrong;
 }
 
+// Two chains: the score against the recurrence over times; a path by its score, and shares by their sums.
+template <class T>
+int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebra algebra, int64_t states, int64_t steps, int64_t band, bool special) {
+  const bool is_log = algebra == Algebra::kLogSumExp, is_minimum = algebra == Algebra::kMinPlus || algebra == Algebra::kMinMax;
+  const double none = algebra == Algebra::kMaxMul ? 0 : is_minimum ? INFINITY : -INFINITY;
+  const int64_t rows = steps > 1 && random() % 2 ? steps - 1 : 1, reach = band ? band : states, emitted = random() % 2 ? states : 2, samples = 2;
+  const auto numbers = [&](int64_t count) {
+    std::vector<T> found(static_cast<size_t>(count));
+    for (T& x : found) x = special && random() % 4 == 0 ? static_cast<T>(none) : static_cast<T>(algebra == Algebra::kMaxMul ? (random() % 3 ? 1.0 : 0.75) : static_cast<double>(random() % 9) - 4);
+    return found;
+  };
+  const auto initial = numbers(2 * states), transition = numbers(rows * reach * states), emission = numbers(2 * steps * emitted);
+  std::vector<T> uniforms(static_cast<size_t>(2 * samples * steps));
+  for (T& x : uniforms) x = static_cast<T>(random() % 1000) / 1000;
+  const int32_t length[2] = {static_cast<int32_t>(1 + random() % static_cast<uint64_t>(steps)), static_cast<int32_t>(random() % static_cast<uint64_t>(steps + 2))};
+  std::vector<int32_t> columns(static_cast<size_t>(states));
+  for (int32_t& x : columns) x = static_cast<int32_t>(random() % static_cast<uint64_t>(emitted));
+  const bool has_columns = emitted != states;
+  int wrong = 0;
+  for (int64_t asks = 0; asks < (is_log ? 3 : 2); ++asks) {
+    std::vector<T> score(2), d_initial(static_cast<size_t>(2 * states)), d_transition(static_cast<size_t>(2 * rows * reach * states)), d_emission(static_cast<size_t>(2 * steps * emitted));
+    std::vector<int32_t> path(static_cast<size_t>(2 * (asks == 2 ? samples : 1) * steps));
+    Chains asked{};
+    asked.one.type = type, asked.one.algebra = algebra, asked.one.states = states, asked.one.steps = steps, asked.one.rows = rows, asked.one.band = band;
+    asked.asks = asks, asked.memory = random() % 2 ? 0 : 1 << 20, asked.emitted = emitted, asked.batch = {2};
+    const void* const given[] = {initial.data(), transition.data(), emission.data(), length, has_columns ? columns.data() : nullptr, asks == 2 ? uniforms.data() : nullptr};
+    for (size_t i = 0; i < Chains::kInputs; ++i) asked.inputs[i] = given[i], asked.strides[i] = {i != Chains::kTransition && i != Chains::kColumns};
+    if (asks == 2) asked.one.samples = samples, asked.results = {path.data()};
+    else asked.results = {score.data()};
+    if (asks == 1 && is_log) asked.results = {score.data(), d_initial.data(), d_transition.data(), d_emission.data()};
+    if (asks == 1 && !is_log) asked.results = {score.data(), path.data()};
+    wrong += !problem_of(asked).empty();
+    Threads pool;
+    run_chains(pool, asked, kernels);
+    for (int64_t b = 0; b < 2; ++b) {
+      const auto seen = [&](int64_t t, int64_t j) { return static_cast<double>(emission[static_cast<size_t>((b * steps + t) * emitted + (has_columns ? columns[static_cast<size_t>(j)] : j))]); };
+      const auto moved = [&](int64_t t, int64_t i, int64_t j) {
+        if (band && (j < i || j - i >= band)) return none;
+        return static_cast<double>(transition[static_cast<size_t>(((rows > 1 ? t : 0) * reach + (band ? j - i : i)) * states + j)]);
+      };
+      const auto both = [&](double x, double y) { return algebra == Algebra::kMaxMul ? x * y : algebra == Algebra::kMinMax ? std::max(x, y) : x + y; };
+      const auto better = [&](double x, double y) { return !is_log ? (is_minimum ? std::min(x, y) : std::max(x, y)) : x == none ? y : y == none ? x : std::max(x, y) + std::log1p(std::exp(-std::fabs(x - y))); };
+      const bool is_there = length[b] >= 1 && length[b] <= steps;
+      std::vector<double> now(static_cast<size_t>(states), none);
+      for (int64_t t = 0; is_there && t < length[b]; ++t) {
+        std::vector<double> next(now.size(), none);
+        for (int64_t j = 0; j < states; ++j) {
+          if (t == 0) next[static_cast<size_t>(j)] = static_cast<double>(initial[static_cast<size_t>(b * states + j)]);
+          for (int64_t i = 0; t && i < states; ++i) next[static_cast<size_t>(j)] = better(next[static_cast<size_t>(j)], both(now[static_cast<size_t>(i)], moved(t - 1, i, j)));
+          next[static_cast<size_t>(j)] = both(next[static_cast<size_t>(j)], seen(t, j));
+        }
+        now = next;
+      }
+      double want = none;
+      for (double x : now) want = better(want, x);
+      const auto close = [](double x, double y) { return x == y || std::fabs(x - y) < 1e-4 * (1 + std::fabs(y)); };
+      if (asks < 2) wrong += !close(static_cast<double>(score[static_cast<size_t>(b)]), want);
+      const int32_t* const states_of = path.data() + b * steps;
+      if (asks == 1 && !is_log) {
+        double own = want == none ? none : both(static_cast<double>(initial[static_cast<size_t>(b * states + states_of[0])]), seen(0, states_of[0]));
+        for (int64_t t = 1; want != none && t < length[b]; ++t) own = both(both(own, moved(t - 1, states_of[t - 1], states_of[t])), seen(t, states_of[t]));
+        wrong += !close(own, want);
+      }
+      double shares = 0;
+      for (int64_t i = 0; i < steps * emitted; ++i) shares += static_cast<double>(d_emission[static_cast<size_t>(b * steps * emitted + i)]);
+      if (asks == 1 && is_log) wrong += !close(shares, want == none ? 0 : length[b]);
+      for (int64_t k = 0; asks == 2 && k < samples; ++k) wrong += (path[static_cast<size_t>((b * samples + k) * steps)] < 0) != (want == none);
+    }
+  }
+  return wrong;
+}
+
 int main() {
   const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 600, 33, 35}, {1, 4, 130, 70}, {1, 17000, 1, 2}, {1, 90, 3, 150}};
   std::atomic<int> wrong{0}, cases{0};
@@ -347,6 +420,16 @@ int main() {
           wrong += check_alignments<double>(k, Type::kF64, random, pair[0], pair[1], band, rules);
           cases += 2;
         }
+  for (const Kernels& k : kernels())
+    for (Algebra algebra : {Algebra::kMaxPlus, Algebra::kMinPlus, Algebra::kMaxMul, Algebra::kMinMax, Algebra::kLogSumExp})
+      for (int64_t states : {1, 3, 8, 15, 17, 33, 70})
+        for (int64_t steps : {1, 2, 9, 70, 150})
+          for (int64_t band : {0, 1, 3, 6}) {
+            if (band > states) continue;
+            wrong += check_chains<float>(k, Type::kF32, random, algebra, states, steps, band, random() % 2);
+            wrong += check_chains<double>(k, Type::kF64, random, algebra, states, steps, band, random() % 2);
+            cases += 2;
+          }
   std::printf("%d cases, %d wrong cells\n", cases.load(), wrong.load());
   return wrong != 0;
 }
