@@ -296,8 +296,7 @@ class Chain:
         drawn = (*lead, math.prod(sizes), count)
         uniforms = jax.random.uniform(key, drawn, arrays[2].dtype)
         ask = ChainSamples(op.band, op.has_length, op.has_columns)
-        run = functools.partial(apply, ask)
-        (states,) = mapped(where, run, [*arrays, uniforms], *ask.ranks)
+        (states,) = mapped(where, functools.partial(apply, ask), [*arrays, uniforms], *ask.ranks)
         states, n = states.reshape(*lead, *sizes, count), len(lead)
         return jnp.moveaxis(states, range(n), range(len(sizes), len(sizes) + n))
 
@@ -305,11 +304,10 @@ class Chain:
 def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring | str) -> ChainPath:
     algebra = as_selective(semiring, where)
     op, arrays = _checked(chain, where, algebra)
-    most = jnp.iinfo(jnp.int32).max
     if k is not None:
-        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= most:
+        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k < 2**31:
             raise InvalidConfig(
-                where=f"{where}, k", given=repr(k), needed=f"None or an integer from 1 to {most}"
+                where=f"{where}, k", given=repr(k), needed="None or an integer from 1 to 2**31 - 1"
             )
         _require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
     op = dataclasses.replace(op, k=int(k or 0), detailed=True)
@@ -330,10 +328,10 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
     names = ["initial", "transition", "emission", *["final"] * (chain.final is not None)]
     given = [getattr(chain, name) for name in names]
     initial, transition, emission, *final = (
-        jnp.asarray(as_array(x, f"{where}, {name}")) for x, name in zip(given, names, strict=True)
+        as_array(x, f"{where}, {name}") for x, name in zip(given, names, strict=True)
     )
     integers = {
-        name: jnp.asarray(as_array(x, f"{where}, {name}"))
+        name: as_array(x, f"{where}, {name}")
         for name in ("lengths", "columns")
         if (x := getattr(chain, name)) is not None
     }
@@ -342,7 +340,7 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
             raise DTypeError(where=f"{where}, {name}", given=x.dtype.name, needed="integers")
     one_dtype(where, semiring, [x.dtype for x in (initial, transition, emission, *final)], given)
     if transition.ndim == 2:
-        transition = transition[None]
+        transition = transition.reshape(1, *transition.shape)
     columns = integers.get("columns")
     count, states = emission.shape[-2:] if emission.ndim > 1 else (0, 0)
     if columns is not None:
@@ -370,7 +368,8 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
         )
     if steps == 0:  # of one time: the op needs a matrix
         transition = jnp.zeros((*transition.shape[:-3], 1, rows, into), transition.dtype)
-    arrays = [initial, transition, emission, *(x.astype(jnp.int32) for x in integers.values())]
+    counts = (jnp.asarray(x, jnp.int32) for x in integers.values())
+    arrays = [initial, transition, emission, *counts]
     band = rows if chain.banded else 0
     op = ChainScore(SemiringKey.of(semiring), band, "lengths" in integers, columns is not None)
     _lead(where, [*arrays, *final], [*op.ranks, *[1] * len(final)])
@@ -414,7 +413,11 @@ def mapped(where: str, run: Callable[..., Any], arrays: Sequence[jax.Array], *ra
         axes.append([0 if there else None for there in has])
     for level in reversed([*zip(*axes, strict=True)]):
         run = jax.vmap(run, in_axes=level)
-    return on_automatic_axes(lambda *xs: run(*map(jnp.reshape, xs, kept)))(*arrays)
+
+    def reshaped(*xs: jax.Array) -> Any:  # an operation on what is one already takes its time, too
+        return run(*(x if x.shape == to else x.reshape(to) for x, to in zip(xs, kept, strict=True)))
+
+    return on_automatic_axes(reshaped)(*arrays)
 
 
 @functools.partial(jax.jit, static_argnums=0)

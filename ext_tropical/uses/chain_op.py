@@ -291,8 +291,7 @@ def each_state(emission: jax.Array, columns: jax.Array) -> jax.Array:
 
 def each_column(found: jax.Array, columns: jax.Array, emission: jax.Array) -> jax.Array:
     """The sums of the states (T, S) of each column of the emission (T, C)."""
-    turn = functools.partial(each_state, columns=columns)
-    return jax.linear_transpose(turn, emission)(found)[0]
+    return jax.linear_transpose(lambda x: each_state(x, columns), emission)(found)[0]
 
 
 def _length(op: ChainOp, emission: jax.Array, others: Sequence[jax.Array]) -> jax.Array | int:

@@ -120,7 +120,7 @@ def _parts(
     is_last, is_end = time == size, symbol == symbols
     seen = jnp.where(is_last == is_end, jnp.where(is_last, 0, chances), none)
     columns = jnp.where(place == end, symbols, states).astype(jnp.int32)
-    if symbols > 128:
+    if symbols > 4 * len(place):  # so few of them count that they are taken out first
         seen, columns = each_state(seen, columns), place
     return initial, transition, seen, size + 1, columns
 
