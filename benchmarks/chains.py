@@ -451,8 +451,8 @@ def ctc(batch: int, steps: int, labels: int, classes: int, seconds: float) -> di
     ):
         runs = {name: functools.partial(jax.jit(made(way)), logits) for name, way in ways.items()}
         answers = [jax.block_until_ready(run()) for run in runs.values()]
-        for answer in answers[1:]:
-            np.testing.assert_allclose(answer, answers[0], rtol=1e-3, atol=1e-3)
+        for answer in answers[1:]:  # optax's gradients in float32 are 0.02 from those in float64
+            np.testing.assert_allclose(answer, answers[0], rtol=1e-3, atol=5e-2)
         found[question] = dict(zip(runs, lowest([*runs.values()], seconds), strict=True))
     return found
 

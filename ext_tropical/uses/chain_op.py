@@ -286,7 +286,7 @@ class ChainSamples(ChainOp):
 def each_state(emission: jax.Array, columns: jax.Array) -> jax.Array:
     """(T, S) of an emission (T, C) and columns (S,); NaN where there is no such column."""
     places = jnp.where(columns < 0, emission.shape[1], columns)
-    return emission.at[:, places].get(mode="fill", fill_value=jnp.nan)
+    return jnp.asarray(emission).at[:, places].get(mode="fill", fill_value=jnp.nan)
 
 
 def each_column(found: jax.Array, columns: jax.Array, emission: jax.Array) -> jax.Array:

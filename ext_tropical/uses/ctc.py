@@ -36,14 +36,16 @@ def ctc_chain(
     Args:
       logits: (..., T, V), of each of V symbols in each frame; their softmax is taken. T is at least
         1.
-      labels: integers (..., L), the symbols of the text. L may be 0.
-      logit_lengths: integers (...), how many frames count; None for all.
-      label_lengths: integers (...), how many labels count; None for all.
+      labels: integers (..., L), the symbols of the text, none of them the blank. L may be 0.
+      logit_lengths: integers (...), how many frames count, from 0 to T; None for all. What is
+        behind them has no influence.
+      label_lengths: integers (...), how many labels count, from 0 to L; None for all.
       blank: the symbol that stands for no label, from 0 to V - 1.
 
     Returns:
       A Chain with the leading axes of the arguments, broadcast. Its `log_partition` is the log
-      probability of the text, -inf if the frames are too few; `best().states` the best alignment,
+      probability of the text, -inf if the frames are too few or a length is out of range, NaN if a
+      label is the blank or no symbol; `best().states` the best alignment,
       of which the end is 1 more than twice the length of the text; `marginals().states`, of shape
       (..., T + 1, V + 1), the expected share of each symbol in each frame, V for the end.
 
@@ -90,7 +92,13 @@ def _checked(
         )
     sizes = scores.shape[-2] if logit_lengths is None else logit_lengths
     lengths = text.shape[-1] if label_lengths is None else label_lengths
-    return [scores, text, *(jnp.asarray(x, jnp.int32) for x in (sizes, lengths))]
+    frames, counts = (jnp.asarray(x, jnp.int32) for x in (sizes, lengths))
+    return [mapped("ctc_chain", _live, [scores, frames], 2, 0), text, frames, counts]
+
+
+def _live(scores: jax.Array, size: jax.Array) -> jax.Array:
+    """The logits (T, V) of the frames that count, and 0, because NaN has no derivative of 0."""
+    return jnp.where(lax.broadcasted_iota(jnp.int32, scores.shape, 0) < size, scores, 0)
 
 
 def _chain(blank: int, *arrays: jax.Array) -> Chain:
@@ -119,7 +127,11 @@ def _parts(
     time, symbol = (lax.broadcasted_iota(jnp.int32, chances.shape, axis) for axis in (0, 1))
     is_last, is_end = time == size, symbol == symbols
     seen = jnp.where(is_last == is_end, jnp.where(is_last, 0, chances), none)
-    columns = jnp.where(place == end, symbols, states).astype(jnp.int32)
+    is_wrong = (states < 0) | (states >= symbols) | ((states == blank) & (place % 2 == 1))
+    columns = jnp.where(is_wrong & (place < end) & (place <= 2 * count), -1, states).astype(
+        jnp.int32
+    )
+    columns = jnp.where(place == end, symbols, columns)
     if symbols > 4 * len(place):  # so few of them count that they are taken out first
         seen, columns = each_state(seen, columns), place
     return initial, transition, seen, size + 1, columns
@@ -139,7 +151,8 @@ def ctc_loss(
       logits, labels, logit_lengths, label_lengths, blank: as in `ctc_chain`.
 
     Returns:
-      (...) in the dtype of the logits; inf if the frames are too few, then with gradient 0.
+      (...) in the dtype of the logits; inf if the frames are too few or a length is out of range,
+      then with gradient 0; NaN if a label is the blank or no symbol.
 
     Raises:
       ShapeError, DTypeError, InvalidConfig: as `ctc_chain`.

@@ -387,6 +387,8 @@ def test_states_that_share_columns(band, steps, final):
     assert np.isnan(shared[0][2][0][0])
     chex.assert_trees_all_close(shared, apart, rtol=1e-12, atol=1e-12)
     chain = Chain(initial, transition, seen, lengths, columns=columns, **given)
+    single, whole = jax.tree.map(lambda x: x[1], chain), chain.log_partition()[1]
+    np.testing.assert_allclose(single.log_partition(), whole, rtol=1e-12)
     uses = jax.grad(lambda x: jnp.sum(asked(x, columns)[2][0][1:]))(seen)
     np.testing.assert_allclose(chain.marginals().states[1:], uses[1:], rtol=1e-12, atol=1e-12)
 

@@ -43,7 +43,10 @@ def test_every_way(blank):
     def loss(logits):
         return ctc_loss(logits, labels, logit_lengths=frames, label_lengths=counts, blank=blank)
 
+    logits[np.arange(5) >= frames[:, None]] = np.nan
     found = loss(logits)
+    for wrong in (blank, -1, 3):
+        assert np.isnan(ctc_loss(np.zeros((5, 3)), [symbols[0], wrong], blank=blank))
     slopes = jax.jit(jax.grad(lambda x: loss(x)[1:].sum()))(logits)
     chain = ctc_chain(logits, labels, logit_lengths=frames, label_lengths=counts, blank=blank)
     best = np.asarray(chain.best().states)
