@@ -174,7 +174,8 @@ class Chain:
         """The posterior: probabilities of states, and expected numbers of transitions.
 
         Returns:
-          A ChainMarginals: states (..., T, S), transitions (..., R, S, S), log_partition (...).
+          A ChainMarginals: states (..., T, S), with columns (..., T, C); transitions
+          (..., R, S, S), banded (..., R, K, S); log_partition (...).
 
         Gradient: of any order.
 
@@ -212,7 +213,7 @@ class Chain:
         Raises:
           ShapeError, DTypeError: states do not fit.
 
-        Gradient: of both parts.
+        Gradient: of both parts; 0 if the sequence is impossible.
 
         Cost: that of `log_partition`.
 
@@ -235,7 +236,7 @@ class Chain:
                 where=f"{where}, states", given=f"shape {given.shape}", needed=f"(..., {count})"
             )
         run = functools.partial(_log_prob, op)
-        return mapped(where, run, [*arrays, given.astype(jnp.int32)], *op.ranks, 1)
+        return mapped(where, run, [*arrays, narrow(given)], *op.ranks, 1)
 
     def entropy(self) -> jax.Array:
         """The entropy of the distribution of sequences, -sum p log p.
@@ -294,6 +295,8 @@ class Chain:
             )
         lead, count = _lead(where, arrays, op.ranks), arrays[2].shape[-2]
         drawn = (*lead, math.prod(sizes), count)
+        # Uniforms of 8 bits would draw other chances.
+        arrays[:3] = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in arrays[:3]]
         uniforms = jax.random.uniform(key, drawn, arrays[2].dtype)
         ask = ChainSamples(op.band, op.has_length, op.has_columns)
         (states,) = mapped(where, functools.partial(apply, ask), [*arrays, uniforms], *ask.ranks)
@@ -368,8 +371,7 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
         )
     if steps == 0:  # of one time: the op needs a matrix
         transition = jnp.zeros((*transition.shape[:-3], 1, rows, into), transition.dtype)
-    counts = (jnp.asarray(x, jnp.int32) for x in integers.values())
-    arrays = [initial, transition, emission, *counts]
+    arrays = [initial, transition, emission, *map(narrow, integers.values())]
     band = rows if chain.banded else 0
     op = ChainScore(SemiringKey.of(semiring), band, "lengths" in integers, columns is not None)
     _lead(where, [*arrays, *final], [*op.ranks, *[1] * len(final)])
@@ -380,6 +382,14 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
         op = dataclasses.replace(op, has_columns=False)
     arrays[2] = on_automatic_axes(_ended)(arrays[2], final[0], arrays[3:], semiring)
     return op, arrays
+
+
+def narrow(x: ArrayLike) -> jax.Array:
+    """Integers in 32 bits; -1 for those that do not fit."""
+    wide = jnp.asarray(x)
+    if wide.dtype.itemsize > 4:
+        wide = jnp.where((wide >= 0) & (wide < 2**31), wide, -1)
+    return wide.astype(jnp.int32)
 
 
 def _lead(where: str, arrays: Sequence[jax.Array], ranks: Sequence[int]) -> tuple[int, ...]:
@@ -440,7 +450,7 @@ def _scored(op: ChainScore, *arrays: jax.Array) -> jax.Array:
 def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
     """Of a sequence of states, the last array."""
     score, whole = _scored(op, *arrays), apply(op, *arrays[:-1])[0]
-    return jnp.where(score == -jnp.inf, score, score - whole)
+    return jnp.where(score == -jnp.inf, -jnp.inf, score - whole)
 
 
 def _entropy(op: ChainScore, *arrays: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
-from .chain import Chain, mapped
+from .chain import Chain, mapped, narrow
 from .chain_op import each_state
 
 
@@ -92,7 +92,7 @@ def _checked(
         )
     sizes = scores.shape[-2] if logit_lengths is None else logit_lengths
     lengths = text.shape[-1] if label_lengths is None else label_lengths
-    frames, counts = (jnp.asarray(x, jnp.int32) for x in (sizes, lengths))
+    frames, counts = narrow(sizes), narrow(lengths)
     return [mapped("ctc_chain", _live, [scores, frames], 2, 0), text, frames, counts]
 
 

@@ -404,6 +404,21 @@ def test_the_distribution_of_samples():
     assert stats.chisquare(counts, 20_000 * weights / weights.sum()).pvalue > 1e-4
 
 
+def test_what_does_not_fit_32_bits_and_impossible_sequences():
+    tables = [x[0] for x in chains(13, 1, 0, 1, kind="numbers")[:3]]
+    assert Chain(*tables, np.int64(2**32 + 2)).log_partition() == -np.inf
+    assert np.isnan(Chain(*tables, columns=np.array([0, 1, 2**32])).log_partition())
+    assert Chain(*tables).log_prob(np.array([0, 1, 2, 2**32])) == -np.inf
+    tables[1][0, 0, 0] = -np.inf
+    slope = jax.grad(lambda x: Chain(tables[0], x, tables[2]).log_prob(np.zeros(4, int)))(tables[1])
+    assert not slope.any()
+    rare = jnp.log(jnp.array([0.995, 0.005])).astype(jnp.bfloat16)
+    drawn = Chain(rare, jnp.zeros((2, 2), rare.dtype), jnp.zeros((1, 2), rare.dtype)).sample(
+        jax.random.key(0), (100_000,)
+    )
+    assert abs(drawn.mean() - 0.005) < 0.001
+
+
 def test_leading_axes_broadcast():
     """As a loop over the chains, and as vmap over a chain; what is shared stays so."""
     rng = np.random.default_rng(4)
