@@ -77,8 +77,8 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_042,
-    "statements in ext_tropical": 6_480,
-    "statements in tests": 15_620,
+    "statements in ext_tropical": 6_481,
+    "statements in tests": 15_625,
     "files": 149,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,

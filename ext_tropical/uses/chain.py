@@ -91,10 +91,12 @@ class Chain:
       final: (S,) or (..., S), of the last state; None for none.
       banded: whether the transition has a band.
       columns: integers (..., S), the column of the emission that each state has, for states that
-        share one; the emission is (..., T, C) then. What is no column is NaN. None: C is S.
+        share one; the emission is (..., T, C) then. A state whose column does not exist has NaN
+        there. None: C is S.
 
-    The arrays are checked when something is asked. Of more than 16 MB of messages the native kernel
-    keeps those of sqrt(T) times, and computes the others again.
+    The arrays are checked when something is asked. If the T S messages of `best`, `marginals` or a
+    gradient take more than 16 MB, the native kernel keeps those of sqrt(T) times, and computes the
+    others again. Samples need all messages, and with columns there is an emission (T, S), too.
 
     Raises:
       ShapeError, DTypeError: by each method: the arrays do not fit.
@@ -287,7 +289,7 @@ class Chain:
         """
         where = "Chain.sample"
         op, arrays = _checked(self, where, _ALL)
-        _require_numbers(where, arrays[2].shape, "sizes that are numbers")
+        require_numbers(where, arrays[2].shape, "sizes that are numbers")
         sizes = shape if isinstance(shape, Sequence) else (-1,)
         if not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
             raise InvalidConfig(
@@ -312,15 +314,16 @@ def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring |
             raise InvalidConfig(
                 where=f"{where}, k", given=repr(k), needed="None or an integer from 1 to 2**31 - 1"
             )
-        _require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
+        require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
     op = dataclasses.replace(op, k=int(k or 0), detailed=True)
     score, states = mapped(where, functools.partial(apply, op), arrays, *op.ranks)
     return ChainPath(score, states, score != jnp.asarray(algebra.zero(score.dtype)))
 
 
-def _require_numbers(where: str, shape: Sequence[object], needed: str) -> None:
+def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:
+    """Raise Unsupported if a size is symbolic."""
     if not all(isinstance(size, int) for size in shape):
-        given = f"emission of the symbolic shape {shape}"
+        given = f"the symbolic shape {shape}"
         raise Unsupported(where=where, given=given, needed=needed)
 
 
@@ -436,14 +439,14 @@ def _scored(op: ChainScore, *arrays: jax.Array) -> jax.Array:
     semiring's zero if it is impossible.
     """
     *inputs, states = arrays
-    length = inputs[3] if op.has_length else len(inputs[2])
+    length = inputs[3] if op.has_length else states.shape[0]
     live = jnp.arange(states.shape[0], dtype=jnp.int32) < length
     there = ~live | ((states >= 0) & (states < inputs[0].shape[0]))
     if op.band:
         apart = states[1:] - states[:-1]
         there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
     found = along(op, jnp.where(live & there, states, -1), *inputs)
-    possible = jnp.all(there) & (length >= 1) & (length <= len(live))
+    possible = jnp.all(there) & (length >= 1) & (length <= states.shape[0])
     return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
 
 
@@ -511,7 +514,7 @@ def viterbi(
     max_plus and min_plus). Each of the k scores has that of its sequence.
 
     Cost: T S**2 time; memory for T S winners. With k both are k times as large: each state has a
-    list of its k best beginnings (Seshadri and Sundberg, 1994). Many sequences at once: jax.vmap.
+    list of its k best beginnings (Seshadri and Sundberg, 1994).
 
     Example:
       >>> import jax.numpy as jnp

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
-from .chain import Chain, mapped, narrow
+from .chain import Chain, mapped, narrow, require_numbers
 from .chain_op import each_state
 
 
@@ -30,8 +30,9 @@ def ctc_chain(
     2 L + 2 states and T + 1 times: state 2 i + 1 is label i, the even ones are blanks; behind the
     frames is the end, state 2 L + 1.
 
-    Each frame has one state. A way begins in state 0 or 1, goes on by 0 or 1 state, or from a label
-    to another one by 2, and from the last blank or label to the end.
+    Each frame has one state. An alignment begins in state 0 or 1. From a frame to the next one it
+    stays, goes to the next state, or goes from a label to the next label if that is another one.
+    Behind the last label and the last blank comes the end.
 
     Args:
       logits: (..., T, V), of each of V symbols in each frame; their softmax is taken. T is at least
@@ -51,7 +52,8 @@ def ctc_chain(
 
     Raises:
       ShapeError, DTypeError: the arrays do not fit.
-      InvalidConfig: blank is no symbol.
+      InvalidConfig: blank is no symbol, or not an int.
+      Unsupported: a symbolic V or L.
 
     Example:
       >>> import jax.numpy as jnp
@@ -86,10 +88,11 @@ def _checked(
             given=f"logits of shape {scores.shape}, labels of shape {text.shape}",
             needed="(..., T, V), T and V at least 1, and (..., L)",
         )
-    if not 0 <= blank < scores.shape[-1]:
+    if type(blank) is not int or not 0 <= blank < scores.shape[-1]:
         raise InvalidConfig(
             where="ctc_chain, blank", given=repr(blank), needed=f"0 to {scores.shape[-1] - 1}"
         )
+    require_numbers("ctc_chain", (*scores.shape[-1:], *text.shape[-1:]), "V and L that are numbers")
     sizes = scores.shape[-2] if logit_lengths is None else logit_lengths
     lengths = text.shape[-1] if label_lengths is None else label_lengths
     frames, counts = narrow(sizes), narrow(lengths)
@@ -155,7 +158,7 @@ def ctc_loss(
       then with gradient 0; NaN if a label is the blank or no symbol.
 
     Raises:
-      ShapeError, DTypeError, InvalidConfig: as `ctc_chain`.
+      ShapeError, DTypeError, InvalidConfig, Unsupported: as `ctc_chain`.
 
     Gradient: by logits, the softmax less the expected share of each symbol. Of any order.
 

@@ -267,13 +267,17 @@ def answers(band, initial, transition, emission, lengths, final):
     def asked(*tables):
         return Chain(*tables, lengths, **given)
 
+    def five(chain):
+        best = chain.best(k=5)
+        return jnp.where(best.feasible, best.score, 0)
+
     chain = asked(initial, transition, emission)
     every = jnp.asarray(SEQUENCES)[:, None]
     gradients = [
         jax.grad(lambda *xs, ask=ask: jnp.sum(ask(asked(*xs))), (0, 1, 2))(
             initial, transition, emission
         )
-        for ask in (Chain.log_partition, lambda c: c.best().score, Chain.entropy)
+        for ask in (Chain.log_partition, lambda c: c.best().score, Chain.entropy, five)
     ]
     return (
         chain.log_partition(),
@@ -308,6 +312,8 @@ def test_every_answer_against_every_sequence(band, steps):
         order += [-np.inf] * (5 - len(order))
         close(best.score[b], order[0])
         close(many.score[b], order)
+        uses = np.asarray(many.states[b])[:, :, None] == np.arange(STATES)
+        np.testing.assert_array_equal(slopes[3][2][b], uses.sum(0))
         assert (np.asarray(best.states)[b, length:] == -1).all()
         impossible += order[0] == -np.inf
         if order[0] == -np.inf:
@@ -654,7 +660,7 @@ test_refusals = refusals(
     (Unsupported, "symbolic shape", lambda: symbolic(lambda *a: viterbi(*a, k=3).states)),
     (
         Unsupported,
-        "Chain.sample: given emission of the symbolic shape",
+        "Chain.sample: given the symbolic shape",
         lambda: symbolic(lambda *a: Chain(*a).sample(jax.random.key(0))),
     ),
     *(

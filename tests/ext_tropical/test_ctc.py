@@ -110,6 +110,7 @@ def test_other_forms():
         (ShapeError, np.zeros(3), np.zeros(1, int), 0),
         (ShapeError, np.zeros((3, 2)), np.int32(1), 0),
         (InvalidConfig, np.zeros((3, 2)), np.zeros(1, int), 2),
+        (InvalidConfig, np.zeros((3, 2)), np.zeros(1, int), True),
     ],
 )
 def test_refusals(kind, logits, labels, blank):

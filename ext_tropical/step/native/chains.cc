@@ -132,13 +132,12 @@ void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
   Chain& c = asked.one;
   const int64_t kept = c.steps * c.states * (is_float ? 4 : 8);
   if (asked.asks == Chains::kDetail && kept > asked.memory) c.every = std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(c.steps))));
-  // What a call needs depends on what it is asked for.
-  Chain sample = c;
-  sample.length = c.steps;
-  sample.score = asked.results[0];
-  if (asked.asks == Chains::kDetail && c.algebra == Algebra::kLogSumExp) sample.d_emission = asked.results[3];
-  if (asked.asks == Chains::kDetail && c.algebra != Algebra::kLogSumExp) sample.path = static_cast<int32_t*>(asked.results[1]);
-  Rooms rooms((is_float ? own_bytes<float>(asked) : own_bytes<double>(asked)) + kernels.chain(sample, nullptr));
+  // The memory that a chain needs depends on which results are wanted.
+  Chain any = c;
+  any.length = c.steps, any.score = asked.results[0];
+  if (asked.asks == Chains::kDetail && c.algebra == Algebra::kLogSumExp) any.d_emission = asked.results[3];
+  if (asked.asks == Chains::kDetail && c.algebra != Algebra::kLogSumExp) any.path = static_cast<int32_t*>(asked.results[1]);
+  Rooms rooms((is_float ? own_bytes<float>(asked) : own_bytes<double>(asked)) + kernels.chain(any, nullptr));
   // Chains that are short share a task.
   const int64_t work = c.steps * c.states * c.states, each = std::max<int64_t>(1, std::min<int64_t>(200000 / (work + 1), count / (4 * pool.threads() + 1)));
   parallel(pool, (count + each - 1) / each, [&](int64_t task) {

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import pathlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -87,7 +86,7 @@ def native() -> Native:
     return Native(tuple(instructions), "", library)
 
 
-def now(target: str, *given: float | np.ndarray | Sequence[np.ndarray | None]) -> None:
+def now(target: str, *given: float | np.ndarray | list[Any]) -> None:
     """Make the call of a target outside XLA: with int64 and double numbers, pointers to arrays, and
     arrays of such pointers.
 
