@@ -199,9 +199,9 @@ def test_a_tagger_against_crfsuite(tmp_path):
         theirs.seen[(*map(int, name.split(":")), crf.TAGS.index(tag))] = weight
     for pair, weight in weights.transitions.items():
         theirs.follows[tuple(map(crf.TAGS.index, pair))] = weight
-    best = np.asarray(crf.shares(crf.max_plus, theirs, new).argmax(-1))
-    chances = np.asarray(crf.shares(crf.log_sum_exp(), theirs, new))
-    likelihoods = np.asarray(crf.log_likelihood(theirs, new))
+    found = crf.chains(theirs, new)
+    best, chances = np.asarray(found.best().states), np.asarray(found.marginals().states)
+    likelihoods = np.asarray(found.log_prob(new.tags))
     for line, (names, right) in enumerate(items(new)):
         tagger.set(names)
         assert tagger.tag() == [crf.TAGS[tag] for tag in best[line, : len(names)]]

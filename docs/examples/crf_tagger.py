@@ -1,9 +1,8 @@
 """A syntax highlighter that is learned: a conditional random field tags the characters of lines of
 Python.
 
-Training maximises a likelihood under log-sum-exp, whose gradient holds the chances of all tags.
-The same chain under max-plus is Viterbi decoding: its gradient is 1 at the best tags. The right
-tags are those of Python's own tokenizer.
+Each line is a chain: its log_prob is what training maximises, its best sequence tags a new line,
+and its marginals are the chances of all tags. The right tags are those of Python's own tokenizer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from matplotlib.figure import Figure
 
-from ext_tropical import Semiring, log_sum_exp, max_plus, tropical_einsum
+from ext_tropical import Chain
 
 TAGS = ["space", "comment", "keyword", "name", "number", "operator", "string"]
 COLORS = ["k", "tab:gray", "tab:purple", "k", "tab:orange", "tab:blue", "tab:green"]
@@ -82,50 +81,16 @@ def lines(*modules: ModuleType) -> Lines:
     return Lines(seen, right, inside == 1)
 
 
-def scores(model: Model, given: Lines) -> jax.Array:
-    """The score of each tag at each place, by what is around: (lines, longest, tags)."""
-    return sum(model.seen[i, given.seen[..., i]] for i in range(len(NEAR)))
-
-
-def total(
-    semiring: Semiring, scores: jax.Array, follows: jax.Array, inside: np.ndarray
-) -> jax.Array:
-    """Over all taggings of each line: the best score under max_plus, under log_sum_exp the log of
-    the sum of exp(score).
-    """
-
-    def step(so_far, now):
-        score, inside = now
-        longer = tropical_einsum("ls,st->lt", so_far, follows, semiring=semiring) + score
-        return jnp.where(inside[:, None], longer, so_far), None
-
-    by_place = jnp.swapaxes(scores, 0, 1)
-    last, _ = jax.lax.scan(step, by_place[0], (by_place[1:], inside.T[1:]))
-    return tropical_einsum("ls->l", last, semiring=semiring)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def shares(semiring: Semiring, model: Model, given: Lines) -> jax.Array:
-    """The chance of each tag at each place under log_sum_exp; 1 for the best tags under
-    max_plus: (lines, longest, tags).
-    """
-    of = lambda scores: total(semiring, scores, model.follows, given.inside).sum()  # noqa: E731
-    return jax.grad(of)(scores(model, given))
-
-
-def log_likelihood(model: Model, given: Lines) -> jax.Array:
-    """The log of the chance of the right tags: (lines,)."""
-    score, right = scores(model, given), given.tags
-    own = jnp.take_along_axis(score, right[..., None], -1)[..., 0]
-    pairs = jnp.where(given.inside[:, 1:], model.follows[right[:, :-1], right[:, 1:]], 0)
-    won = jnp.where(given.inside, own, 0).sum(1) + pairs.sum(1)
-    return won - total(log_sum_exp(), score, model.follows, given.inside)
+def chains(model: Model, given: Lines) -> Chain:
+    """Of each line, its places are times and its tags are states."""
+    scores = sum(model.seen[i, given.seen[..., i]] for i in range(len(NEAR)))
+    return Chain(jnp.zeros(len(TAGS)), model.follows, scores, given.inside.sum(1))
 
 
 def loss(model: Model, given: Lines) -> jax.Array:
     """CRFsuite's: less log likelihood, and the sum of squares of the weights."""
     squares = sum(jnp.sum(weights**2) for weights in model)
-    return squares - log_likelihood(model, given).sum()
+    return squares - chains(model, given).log_prob(given.tags).sum()
 
 
 def train(given: Lines, most_steps: int, chain: bool = True) -> Model:
@@ -165,9 +130,9 @@ def main() -> None:
     written = new.inside & (new.tags > 0)  # without blanks
     for name, chain in (("each character alone", False), ("lines as chains", True)):
         model = train(known, options.steps, chain)
-        best = np.asarray(shares(max_plus, model, new).argmax(-1))
+        best = np.asarray(chains(model, new).best().states)
         print(f"{name}: {(best == new.tags)[written].mean():.1%} of the characters are right")
-    chance = np.asarray(shares(log_sum_exp(), model, new).max(-1))
+    chance = np.asarray(chains(model, new).marginals().states.max(-1))
     wrong = best != new.tags
     print(
         f"the model gives its tags the chance {chance[written & ~wrong].mean():.2f} where they are "

@@ -14,9 +14,10 @@ from ..algebra.semiring import SelectiveSemiring
 
 
 def _heads(
-    count: int, semiring: SelectiveSemiring, lists: jax.Array, weights: jax.Array
+    count: int, semiring: SelectiveSemiring, lists: jax.Array, weights: jax.Array, band: int = 0
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The best products of entries of sorted lists (S, k) with weights (S, N), in order.
+    """The best products of entries of sorted lists (S, k) with weights (S, N), in order. With a
+    band of K list i counts for column j from i to i + K - 1.
 
     Returns:
       (values, rows, ranks) of shape (count, N).
@@ -26,9 +27,10 @@ def _heads(
     columns = jnp.arange(weights.shape[1], dtype=jnp.int32)
     lists = jnp.append(lists, jnp.full((len(lists), 1), zero), axis=1)
 
-    def head(x: jax.Array, y: jax.Array) -> jax.Array:
-        """A list may have ended, or a state be impossible."""
-        return jnp.where(x == zero, zero, semiring.times(x, y))
+    def head(x: jax.Array, y: jax.Array, apart: jax.Array) -> jax.Array:
+        """A list may have ended, or a state be impossible, or outside the band."""
+        outside = (apart < 0) | (apart >= band) if band else False
+        return jnp.where((x == zero) | outside, zero, semiring.times(x, y))
 
     def next_one(
         state: tuple[jax.Array, jax.Array], _: None
@@ -39,25 +41,23 @@ def _heads(
         row = jnp.min(jnp.where(first, rows, len(lists) - 1), 0)  # XLA's argmax is slow on CPU
         rank = places[row, columns]
         after = jnp.minimum(rank + 1, lists.shape[1] - 1)
-        new = head(lists[row, after], weights[row, columns])
+        new = head(lists[row, after], weights[row, columns], columns - row)
         taken = rows == row[None]
         heads = jnp.where(taken, new[None], heads)
         return (heads, jnp.where(taken, after[None], places)), (value, row, rank)
 
-    heads = head(jnp.broadcast_to(lists[:, :1], weights.shape), weights)
+    heads = head(jnp.broadcast_to(lists[:, :1], weights.shape), weights, columns[None] - rows)
     _, found = lax.scan(next_one, (heads, jnp.zeros(weights.shape, jnp.int32)), length=count)
     return found
 
 
-def _dense(band: int, semiring: SelectiveSemiring, transition: jax.Array) -> jax.Array:
-    """The transition between all pairs of states."""
+def _dense(band: int, transition: jax.Array) -> jax.Array:
+    """The transition between all pairs of states; entries outside the band are not used."""
     if not band:
         return transition
     states = transition.shape[-1]
     row, column = (lax.broadcasted_iota(jnp.int32, (states, states), axis) for axis in (0, 1))
-    entries = transition[:, jnp.clip(column - row, 0, band - 1), column]
-    there = jnp.broadcast_to((column >= row) & (column - row < band), entries.shape)
-    return jnp.where(there, entries, jnp.asarray(semiring.zero(transition.dtype)))
+    return transition[:, jnp.clip(column - row, 0, band - 1), column]
 
 
 def listed(
@@ -70,13 +70,13 @@ def listed(
     emission: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The scores and the states of the `count` best sequences, as `ChainScore` has them."""
-    matrices, total = _dense(band, semiring, transition), emission.shape[0]
+    matrices, total = _dense(band, transition), emission.shape[0]
     zero, one = (jnp.asarray(f(emission.dtype)) for f in (semiring.zero, semiring.one))
     stay = [lax.broadcasted_iota(jnp.int32, (count, len(initial)), axis) for axis in (1, 0)]
 
     def forward(lists: jax.Array, given: State) -> tuple[jax.Array, State]:
         t, seen, own = given
-        values, *before = _heads(count, semiring, lists, matrices[0] if own is None else own)
+        values, *before = _heads(count, semiring, lists, matrices[0] if own is None else own, band)
         new = semiring.times(values.T, jnp.broadcast_to(seen[:, None], lists.shape))
         if not isinstance(length, int):
             pairs = zip((new, *before), (lists, *stay), strict=True)

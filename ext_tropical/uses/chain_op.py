@@ -46,6 +46,7 @@ class ChainOp(ExtensionOp):
     band: int
     has_length: bool
     has_columns: bool
+    k = 0
 
     def __post_init__(self) -> None:
         if type(self.band) is not int or self.band < 0:
@@ -551,8 +552,13 @@ def _declines(op: ChainOp, *metas: TensorMeta) -> str:
         return "sizes are symbolic"
     if metas[0].dtype.name not in ("float32", "float64"):
         return "it computes in float32 and float64"
-    if op.algebra.native_number is None or op.algebra == or_and or getattr(op, "k", 0):
-        return "it has max_plus, min_plus, max_mul, min_max and log_sum_exp, without k"
+    # A state and the place in its list are one number of 32 bits.
+    if (
+        op.algebra.native_number is None
+        or op.algebra == or_and
+        or op.k * metas[0].shape[0] >= 2**32
+    ):
+        return "it has max_plus, min_plus, max_mul, min_max and log_sum_exp, k S below 2**32"
     return native().problem
 
 
@@ -568,7 +574,7 @@ def _run(op: ChainOp, *arrays: jax.Array) -> Values:
     numbers = {
         "algebra": op.algebra.native_number,
         "memory": MEMORY,
-        **{name: getattr(op, name) for name in ("band", "asks", "has_length", "has_columns")},
+        **{name: getattr(op, name) for name in ("band", "asks", "k", "has_length", "has_columns")},
     }
     attributes = {name: np.int64(number) for name, number in numbers.items()}
     target = jax.ffi.ffi_call(CHAIN, outs, vmap_method="expand_dims")
@@ -583,8 +589,8 @@ def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
     inputs = [next(given) if there else None for there in wanted]
     (count, emitted), steps = arrays[2].shape, arrays[1].shape[0]
     samples = outs[0].shape[0] if op.asks == 2 else 0
-    numbers = TYPES[arrays[0].dtype.name], op.algebra.native_number, op.band, op.asks, MEMORY
-    sizes = arrays[0].shape[0], count, steps, emitted, samples
+    numbers = TYPES[arrays[0].dtype.name], op.algebra.native_number, op.band, op.asks, op.k
+    sizes = MEMORY, arrays[0].shape[0], count, steps, emitted, samples
     now(CHAIN, *numbers, *sizes, inputs, outs)
     return outs
 

@@ -122,11 +122,9 @@ def test_the_k_best_against_brute_force(name, states, length, k):
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_dtypes(dtype):
     inputs = [x.astype(dtype) for x in model(np.random.default_rng(0), np.arange(-4, 1), 3, 4)]
-    score, found = every_sequence("max_plus", *(x.tolist() for x in inputs))
-    result = viterbi(*inputs)
+    result, want = viterbi(*inputs), every_sequence("max_plus", *(x.tolist() for x in inputs))
     assert result.score.dtype == dtype
-    assert int(result.score) == score
-    np.testing.assert_array_equal(result.states, found)
+    assert (int(result.score), tuple(result.states.tolist())) == want
 
 
 def test_integer_infinity_is_no_way():
@@ -136,23 +134,6 @@ def test_integer_infinity_is_no_way():
         *(np.array(x, np.int32) for x in ([0, no], [[0, no], [0, 0]], [[0, 0], [0, 9]]))
     )
     assert (result.states.tolist(), int(result.score)) == ([0, 0], 0)
-
-
-@pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
-def test_gradient_counts_what_the_sequence_uses(semiring):
-    inputs = model(np.random.default_rng(1), np.arange(-5.0, 1.0), 3, 7)
-    result = viterbi(*inputs, semiring=semiring)
-    states = np.asarray(result.states)
-    want = [np.zeros_like(x) for x in inputs]
-    want[0][states[0]] = 1
-    np.add.at(want[1], (states[:-1], states[1:]), 1)
-    want[2][np.arange(7), states] = 1
-    got = jax.jit(jax.grad(lambda *x: viterbi(*x, semiring=semiring).score, argnums=(0, 1, 2)))(
-        *inputs
-    )
-    for g, w in zip(got, want):
-        np.testing.assert_array_equal(g, w)
-    assert want[1].max() > 1
 
 
 def test_one_exported_program_for_all_lengths():
@@ -317,18 +298,14 @@ def test_every_answer_against_every_sequence(band, steps):
         assert (np.asarray(best.states)[b, length:] == -1).all()
         impossible += order[0] == -np.inf
         if order[0] == -np.inf:
-            assert not best.feasible[b]
+            assert (bool(best.feasible[b]), entropy[b]) == (False, -np.inf)
             assert (np.asarray(best.states[b]) == -1).all()
-            assert entropy[b] == -np.inf
         else:
             path = tuple(best.states[b, :length].tolist())
             close(scores[path], order[0])
-            paths = [tuple(row[:length].tolist()) for row in many.states[b]]
-            there = [x > -np.inf for x in order]
-            close(
-                [scores[path] for path, is_there in zip(paths, there) if is_there],
-                [x for x in order if x > -np.inf],
-            )
+            rows = zip(many.states[b], order, strict=True)
+            there = [(scores[(*row[:length].tolist(),)], x) for row, x in rows if x > -np.inf]
+            close(*zip(*there, strict=True))
             _, once, used = posterior(band, steps, {path: 0.0})
             for got, of_one in zip(slopes[1], (once[0], used, once), strict=True):
                 close(got[b], of_one)
@@ -511,6 +488,41 @@ def test_posteriors_of_long_chains_sum_to_one(shift):
     np.testing.assert_allclose(np.asarray(found.transitions, float).sum(), count - 1, rtol=2e-5)
 
 
+def test_a_crf_against_torch_struct():
+    """Numbers of torch-struct 0.5 for the same scores, tags and steps of training."""
+    wave = lambda *shape: 2 * np.sin(np.arange(1, 1 + np.prod(shape)) ** 2.0).reshape(shape)
+    asked = lambda tables: Chain(*tables, np.array([7, 5, 2]))
+    tags, losses = np.arange(21).reshape(3, 7) ** 2 % 4, []
+    learn = jax.jit(jax.value_and_grad(lambda tables: -asked(tables).log_prob(tags).sum()))
+    with jax.enable_x64(True):
+        weights = tables = [wave(4), wave(4, 4), wave(3, 7, 4)]
+        for _ in range(21):
+            loss, slopes = learn(weights)
+            losses.append(float(loss))
+            weights = [x - 0.1 * slope for x, slope in zip(weights, slopes, strict=True)]
+        chain = asked(tables)
+        found = {
+            "losses": np.array(losses[::10]),
+            "partition": chain.log_partition(),
+            "entropy": chain.entropy(),
+            "three best": chain.best(k=3).score.T,
+            "uses": chain.marginals().transitions.sum((0, 1))[2],
+        }
+    want = {
+        "losses": [44.517576, 1.926265, 0.525936],
+        "partition": [17.318656, 11.883377, 6.476973],
+        "entropy": [2.941854, 3.025382, 0.241712],
+        "three best": [
+            [16.467914, 10.359283, 6.437223],
+            [15.1398, 9.93141, 1.784895],
+            [14.595784, 9.718969, 1.747941],
+        ],
+        "uses": [0.500494, 0.149878, 5.091837, 0.044735],
+    }
+    for name, numbers in want.items():
+        np.testing.assert_allclose(found[name], numbers, atol=1e-6)
+
+
 # --- the library ----------------------------------------------------------------------------------
 
 SCORES = ("max_plus", "min_plus", "max_mul", "min_max")
@@ -534,17 +546,21 @@ def kept(semiring, arrays):
 
 
 @pytest.mark.few(8)
+@pytest.mark.parametrize("k", [0, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("semiring", SCORES)
 @pytest.mark.parametrize(("band", "steps"), FORMS)
-def test_best_sequences_are_those_of_the_recurrence(band, steps, semiring, dtype):
-    """Bit for bit; beside NaN a path says nothing. Where there is no library both are one."""
+def test_best_sequences_are_those_of_the_recurrence(band, steps, semiring, dtype, k, monkeypatch):
+    """Bit for bit; beside NaN a path says nothing. Where there is no library both are one. With
+    little memory lists are computed twice.
+    """
+    monkeypatch.setattr(chain_op, "MEMORY", 0 if dtype == "float32" else chain_op.MEMORY)
     for kind in KINDS:
         count = times(400)
         arrays = chains(8, count, band, steps, dtype, kind)[:4]
         lengths = np.where(np.arange(count) % 11 == 0, TIMES + 1, arrays[3]).astype(np.int32)
         given = kept(semiring, [*arrays[:3], lengths])
-        op = ChainScore(SemiringKey.of(semiring), band, True, detailed=True)
+        op = ChainScore(SemiringKey.of(semiring), band, True, k=k, detailed=True)
         (score, states), (want, path) = both_ways(op, given)
         np.testing.assert_array_equal(score, want)
         np.testing.assert_array_equal(states[want == want], path[want == want])
@@ -587,6 +603,7 @@ def test_the_direct_call_and_the_program(states, count, band, memory, monkeypatc
     uniforms = rng.random((3, count)).astype(np.float32)
     for op, arrays in (
         (ChainScore("max_plus", band, detailed=True), tables),
+        (ChainScore("max_plus", band, k=20), tables),
         (ChainScore(log_sum_exp(), band, detailed=True), tables),
         (ChainSamples(band), [*tables, uniforms]),
     ):
@@ -604,8 +621,10 @@ def test_which_route_is_taken():
     calls = sum("custom_call" in line and CHAIN in line for line in text.splitlines())
     assert (route.kind is RouteKind.KERNEL) == (not native().problem) == (calls == 1)
     integers = [np.zeros(x.shape[1:], np.int32) for x in arrays]
-    (route,) = routes(lambda *xs: apply(ChainScore("max_plus"), *xs), *integers)
-    assert route.kind is RouteKind.LOWERING
+    assert (
+        routes(lambda *xs: apply(ChainScore("max_plus"), *xs), *integers)[0].kind
+        is RouteKind.LOWERING
+    )
     if not native().problem:
         chain = Chain(*(x[0, :1] if x.ndim == 4 else x[0] for x in arrays))
         Chain(np.zeros(2), np.zeros((1, 2, 2)), np.zeros((2, 2))).best()
@@ -621,12 +640,11 @@ def test_an_exported_program_needs_no_library():
 
     def ask(*tables):
         chain = Chain(*tables, 3, banded=True)
-        found = chain.marginals()
-        return chain.best().states, found.states, found.transitions
+        return chain.best().states, jax.tree.leaves(chain.marginals())
 
     program = jax.export.export(jax.jit(ask), platforms=["cpu", "cuda", "tpu"])(*tables)
     assert "custom_call" not in program.mlir_module()
-    chex.assert_trees_all_close(tuple(program.call(*tables)), ask(*tables), rtol=1e-12)
+    chex.assert_trees_all_close(program.call(*tables), ask(*tables), rtol=1e-12)
 
 
 @pytest.mark.slow
@@ -736,6 +754,5 @@ def test_nan_is_never_hidden():
     inputs = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
     inputs[2][1, 1] = np.nan
     result = viterbi(*inputs)
-    assert jnp.isnan(result.score)
-    assert result.states[1] == 1
+    assert (jnp.isnan(result.score), result.states[1]) == (True, 1)
     assert jnp.isnan(viterbi(*inputs, k=2).score[0])

@@ -312,7 +312,7 @@ int check_networks(const Kernels& kernels, std::mt19937& random) {
   return wrong;
 }
 
-// Two chains: the score against the recurrence over times; a path by its score, and shares by their sums.
+// Two chains: the score against the recurrence over times; a path by its score, others by their order, and shares by their sums.
 template <class T>
 int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebra algebra, int64_t states, int64_t steps, int64_t band, bool special) {
   const bool is_log = algebra == Algebra::kLogSumExp, is_minimum = algebra == Algebra::kMinPlus || algebra == Algebra::kMinMax;
@@ -332,10 +332,11 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
   const bool has_columns = emitted != states;
   int wrong = 0;
   for (int64_t asks = 0; asks < (is_log ? 3 : 2); ++asks) {
-    std::vector<T> score(2), d_initial(static_cast<size_t>(2 * states)), d_transition(static_cast<size_t>(2 * rows * reach * states)), d_emission(static_cast<size_t>(2 * steps * emitted));
-    std::vector<int32_t> path(static_cast<size_t>(2 * (asks == 2 ? samples : 1) * steps));
+    const int64_t k = asks == 1 && !is_log ? static_cast<int64_t>(random() % 5) : 0, paths = k ? k : 1;
+    std::vector<T> score(static_cast<size_t>(2 * paths)), d_initial(static_cast<size_t>(2 * states)), d_transition(static_cast<size_t>(2 * rows * reach * states)), d_emission(static_cast<size_t>(2 * steps * emitted));
+    std::vector<int32_t> path(static_cast<size_t>(2 * (asks == 2 ? samples : paths) * steps));
     Chains asked{};
-    asked.one.type = type, asked.one.algebra = algebra, asked.one.states = states, asked.one.steps = steps, asked.one.rows = rows, asked.one.band = band;
+    asked.one.type = type, asked.one.algebra = algebra, asked.one.states = states, asked.one.steps = steps, asked.one.rows = rows, asked.one.band = band, asked.one.k = k;
     asked.asks = asks, asked.memory = random() % 2 ? 0 : 1 << 20, asked.emitted = emitted, asked.batch = {2};
     const void* const given[] = {initial.data(), transition.data(), emission.data(), length, has_columns ? columns.data() : nullptr, asks == 2 ? uniforms.data() : nullptr};
     for (size_t i = 0; i < Chains::kInputs; ++i) asked.inputs[i] = given[i], asked.strides[i] = {i != Chains::kTransition && i != Chains::kColumns};
@@ -368,17 +369,18 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
       double want = none;
       for (double x : now) want = better(want, x);
       const auto close = [](double x, double y) { return x == y || std::fabs(x - y) < 1e-4 * (1 + std::fabs(y)); };
-      if (asks < 2) wrong += !close(static_cast<double>(score[static_cast<size_t>(b)]), want);
-      const int32_t* const states_of = path.data() + b * steps;
+      if (asks < 2) wrong += !close(static_cast<double>(score[static_cast<size_t>(b * paths)]), want);
+      const int32_t* const states_of = path.data() + b * paths * steps;
       if (asks == 1 && !is_log) {
         double own = want == none ? none : both(static_cast<double>(initial[static_cast<size_t>(b * states + states_of[0])]), seen(0, states_of[0]));
         for (int64_t t = 1; want != none && t < length[b]; ++t) own = both(both(own, moved(t - 1, states_of[t - 1], states_of[t])), seen(t, states_of[t]));
         wrong += !close(own, want);
       }
+      for (int64_t r = 1; r < k; ++r) wrong += better(static_cast<double>(score[static_cast<size_t>(b * k + r - 1)]), static_cast<double>(score[static_cast<size_t>(b * k + r)])) != static_cast<double>(score[static_cast<size_t>(b * k + r - 1)]);
       double shares = 0;
       for (int64_t i = 0; i < steps * emitted; ++i) shares += static_cast<double>(d_emission[static_cast<size_t>(b * steps * emitted + i)]);
       if (asks == 1 && is_log) wrong += !close(shares, want == none ? 0 : length[b]);
-      for (int64_t k = 0; asks == 2 && k < samples; ++k) wrong += (path[static_cast<size_t>((b * samples + k) * steps)] < 0) != (want == none);
+      for (int64_t n = 0; asks == 2 && n < samples; ++n) wrong += (path[static_cast<size_t>((b * samples + n) * steps)] < 0) != (want == none);
     }
   }
   return wrong;

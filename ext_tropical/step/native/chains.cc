@@ -15,6 +15,9 @@ struct Free {
   void operator()(void* data) const { ::operator delete(data, std::align_val_t(64)); }
 };
 
+// How many best paths are wanted.
+int64_t paths(const Chains& asked) { return std::max<int64_t>(1, asked.one.k); }
+
 // What each input and result has for one chain.
 struct Sizes {
   int64_t inputs[Chains::kInputs], results[4];
@@ -25,7 +28,7 @@ struct Sizes {
     const int64_t out[] = {1, c.states, c.rows * matrix, emission};
     std::copy(in, in + Chains::kInputs, inputs), std::copy(out, out + 4, results);
     if (asked.asks == Chains::kSamples) results[0] = c.samples * c.steps;
-    if (c.algebra != Algebra::kLogSumExp) results[1] = c.steps;
+    if (c.algebra != Algebra::kLogSumExp) results[0] = paths(asked), results[1] = results[0] * c.steps;
   }
 };
 
@@ -98,12 +101,12 @@ void run_one(const Chains& asked, const Sizes& sizes, int64_t number, const Kern
   const bool is_none = c.length < 1 || c.length > c.steps;
   if (c.path) {
     const int64_t from = is_none ? 0 : c.length;
-    for (int64_t s = 0; s < (draws ? c.samples : 1); ++s) std::fill(c.path + s * c.steps + from, c.path + (s + 1) * c.steps, -1);
+    for (int64_t s = 0; s < (draws ? c.samples : paths(asked)); ++s) std::fill(c.path + s * c.steps + from, c.path + (s + 1) * c.steps, -1);
   }
   if (is_none) {
     const T infinity = INFINITY;
     const bool is_minimum = c.algebra == Algebra::kMinPlus || c.algebra == Algebra::kMinMax;
-    if (c.score) *static_cast<T*>(c.score) = c.algebra == Algebra::kMaxMul ? T(0) : is_minimum ? infinity : -infinity;
+    if (c.score) std::fill_n(static_cast<T*>(c.score), paths(asked), c.algebra == Algebra::kMaxMul ? T(0) : is_minimum ? infinity : -infinity);
     for (size_t i = 1; c.d_emission && i < 4; ++i) std::fill_n(result(i), sizes.results[i], T(0));
     return;
   }
@@ -130,7 +133,7 @@ void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
   int64_t count = 1;
   for (int64_t size : asked.batch) count *= size;
   Chain& c = asked.one;
-  const int64_t kept = c.steps * c.states * (is_float ? 4 : 8);
+  const int64_t kept = c.steps * c.states * (c.k ? 4 * c.k : is_float ? 4 : 8);
   if (asked.asks == Chains::kDetail && kept > asked.memory) c.every = std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(c.steps))));
   // The memory that a chain needs depends on which results are wanted.
   Chain any = c;
@@ -139,7 +142,7 @@ void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
   if (asked.asks == Chains::kDetail && c.algebra != Algebra::kLogSumExp) any.path = static_cast<int32_t*>(asked.results[1]);
   Rooms rooms((is_float ? own_bytes<float>(asked) : own_bytes<double>(asked)) + kernels.chain(any, nullptr));
   // Chains that are short share a task.
-  const int64_t work = c.steps * c.states * c.states, each = std::max<int64_t>(1, std::min<int64_t>(200000 / (work + 1), count / (4 * pool.threads() + 1)));
+  const int64_t work = c.steps * c.states * c.states * paths(asked), each = std::max<int64_t>(1, std::min<int64_t>(200000 / (work + 1), count / (4 * pool.threads() + 1)));
   parallel(pool, (count + each - 1) / each, [&](int64_t task) {
     Rooms::Room room = rooms.take();
     char* const memory = static_cast<char*>(room.get());
@@ -158,6 +161,8 @@ std::string problem_of(const Chains& asked) {
   if (c.states < 1 || c.steps < 1 || c.states >= most || c.steps >= most || c.band < 0 || c.band > c.states || asked.emitted < 1) return "sizes out of range";
   if (!asked.inputs[Chains::kColumns] && asked.emitted != c.states) return "malformed emissions";
   if (c.rows != 1 && c.rows != c.steps - 1) return "malformed transitions";
+  // The kernel writes a state and a place in its list as one number of 32 bits.
+  if (c.k < 0 || (c.k && (is_log || asked.asks != Chains::kDetail)) || c.k > 2 * most / c.states) return "malformed attributes";
   const size_t results = asked.asks != Chains::kDetail ? 1 : is_log ? 4 : 2;
   return asked.results.size() == results ? "" : "malformed results";
 }

@@ -13,7 +13,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::RemainingRets results, int64_t algebra, int64_t band, int64_t asks,
+ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::RemainingRets results, int64_t algebra, int64_t band, int64_t asks, int64_t k,
                       int64_t has_length, int64_t has_columns, int64_t memory, std::string_view instructions) {
   Chains asked{};
   asked.asks = asks, asked.memory = memory;
@@ -50,7 +50,7 @@ ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::Rema
     }
   }
   Chain& c = asked.one;
-  c.algebra = static_cast<Algebra>(algebra), c.band = band;
+  c.algebra = static_cast<Algebra>(algebra), c.band = band, c.k = k;
   c.states = shapes[0][batch], c.steps = shapes[2][batch], c.rows = shapes[1][batch], asked.emitted = shapes[2][batch + 1];
   if (shapes[1][batch + 1] != (band ? band : c.states) || shapes[1][batch + 2] != c.states || (has_columns && shapes[Chains::kColumns][batch] != c.states)) return invalid("chain: malformed operands");
   if (draws) {
@@ -64,7 +64,8 @@ ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::Rema
     auto x = results.get<ffi::AnyBuffer>(i);
     const bool are_states = draws || (!is_log && i == 1);
     const size_t states = static_cast<size_t>(c.states), steps = static_cast<size_t>(c.steps);
-    const size_t sizes[4] = {draws ? static_cast<size_t>(c.samples) * steps : 1, is_log ? states : steps, static_cast<size_t>(c.rows) * static_cast<size_t>(shapes[1][batch + 1]) * states, steps * static_cast<size_t>(asked.emitted)};
+    const size_t paths = k ? static_cast<size_t>(k) : 1;
+    const size_t sizes[4] = {draws ? static_cast<size_t>(c.samples) * steps : paths, is_log ? states : paths * steps, static_cast<size_t>(c.rows) * static_cast<size_t>(shapes[1][batch + 1]) * states, steps * static_cast<size_t>(asked.emitted)};
     const auto type = are_states ? ffi::DataType::S32 : c.type == Type::kF32 ? ffi::DataType::F32 : ffi::DataType::F64;
     if (i > 3 || !x || (*x)->element_type() != type || (*x)->element_count() != count * sizes[i]) return invalid("chain: malformed results");
     asked.results.push_back((*x)->untyped_data());
@@ -92,6 +93,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(tropical_chain, tropical::chain_call,
                                   .Attr<int64_t>("algebra")
                                   .Attr<int64_t>("band")
                                   .Attr<int64_t>("asks")
+                                  .Attr<int64_t>("k")
                                   .Attr<int64_t>("has_length")
                                   .Attr<int64_t>("has_columns")
                                   .Attr<int64_t>("memory")
@@ -99,14 +101,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(tropical_chain, tropical::chain_call,
 
 // The same without XLA, for one chain and arrays of which the caller knows type and sizes: initial, transition, emission, length,
 // columns and uniforms, of which the last three may be nullptr. Returns 0, or 1 with a text of at most 200 bytes, or 2 where there is no memory.
-TROPICAL_EXPORT int tropical_chain_now(int64_t type, int64_t algebra, int64_t band, int64_t asks, int64_t memory, int64_t states, int64_t steps,
+TROPICAL_EXPORT int tropical_chain_now(int64_t type, int64_t algebra, int64_t band, int64_t asks, int64_t k, int64_t memory, int64_t states, int64_t steps,
                                        int64_t rows, int64_t emitted, int64_t samples, const void* const* inputs, void* const* results, char* text) {
   try {
     tropical::Chains asked{};
     asked.asks = asks, asked.memory = memory, asked.emitted = emitted;
     tropical::Chain& c = asked.one;
     c.type = static_cast<tropical::Type>(type), c.algebra = static_cast<tropical::Algebra>(algebra);
-    c.band = band, c.states = states, c.steps = steps, c.rows = rows, c.samples = samples;
+    c.band = band, c.k = k, c.states = states, c.steps = steps, c.rows = rows, c.samples = samples;
     std::copy(inputs, inputs + tropical::Chains::kInputs, asked.inputs);
     const bool is_log = c.algebra == tropical::Algebra::kLogSumExp;
     asked.results.assign(results, results + (asks != tropical::Chains::kDetail ? 1 : is_log ? 4 : 2));

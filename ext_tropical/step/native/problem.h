@@ -89,7 +89,7 @@ struct StripBack {
 struct Chain {
   Algebra algebra;
   Type type;  // kF32 or kF64
-  int64_t states, steps, length, rows, band, every, samples;
+  int64_t states, steps, length, rows, band, every, samples, k;  // k is 0 for one best path
   const void *initial, *transition, *emission, *uniforms;
   void* score;
   int32_t* path;
