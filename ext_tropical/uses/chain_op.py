@@ -552,11 +552,10 @@ def _declines(op: ChainOp, *metas: TensorMeta) -> str:
         return "sizes are symbolic"
     if metas[0].dtype.name not in ("float32", "float64"):
         return "it computes in float32 and float64"
-    # A state and the place in its list are one number of 32 bits.
     if (
         op.algebra.native_number is None
         or op.algebra == or_and
-        or op.k * metas[0].shape[0] >= 2**32
+        or op.k * metas[0].shape[0] >= 2**32  # a state and its place in a list are one number
     ):
         return "it has max_plus, min_plus, max_mul, min_max and log_sum_exp, k S below 2**32"
     return native().problem
@@ -571,14 +570,10 @@ faster too where memory is new: the system clears it.
 def _run(op: ChainOp, *arrays: jax.Array) -> Values:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
-    numbers = {
-        "algebra": op.algebra.native_number,
-        "memory": MEMORY,
-        **{name: getattr(op, name) for name in ("band", "asks", "k", "has_length", "has_columns")},
-    }
-    attributes = {name: np.int64(number) for name, number in numbers.items()}
+    fields = {x: getattr(op, x) for x in ("band", "asks", "k", "has_length", "has_columns")}
+    numbers = {"algebra": op.algebra.native_number, "memory": MEMORY, **fields}
     target = jax.ffi.ffi_call(CHAIN, outs, vmap_method="expand_dims")
-    return tuple(target(*arrays, instructions="", **attributes))
+    return tuple(target(*arrays, instructions="", **jax.tree.map(np.int64, numbers)))
 
 
 def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
