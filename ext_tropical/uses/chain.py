@@ -94,9 +94,10 @@ class Chain:
         share one; the emission is (..., T, C) then. A state whose column does not exist has NaN
         there. None: C is S.
 
-    The arrays are checked when something is asked. If the T S messages of `best`, `marginals` or a
-    gradient take more than 16 MB, the native kernel keeps those of sqrt(T) times, and computes the
-    others again. Samples need all messages, and with columns there is an emission (T, S), too.
+    The arrays are checked when something is asked. If the T S messages of `best` (T S k with k),
+    `marginals` or a gradient take more than 16 MB, the native kernel keeps those of sqrt(T) times,
+    and computes the others again. Samples need all messages, and with columns there is an emission
+    (T, S), too.
 
     Raises:
       ShapeError, DTypeError: by each method: the arrays do not fit.

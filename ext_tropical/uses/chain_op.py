@@ -46,7 +46,7 @@ class ChainOp(ExtensionOp):
     band: int
     has_length: bool
     has_columns: bool
-    k = 0
+    k = 0  # only a score has lists
 
     def __post_init__(self) -> None:
         if type(self.band) is not int or self.band < 0:

@@ -162,7 +162,7 @@ std::string problem_of(const Chains& asked) {
   if (!asked.inputs[Chains::kColumns] && asked.emitted != c.states) return "malformed emissions";
   if (c.rows != 1 && c.rows != c.steps - 1) return "malformed transitions";
   // The kernel writes a state and a place in its list as one number of 32 bits.
-  if (c.k < 0 || (c.k && (is_log || asked.asks != Chains::kDetail)) || c.k > 2 * most / c.states) return "malformed attributes";
+  if (c.k < 0 || c.k >= most || (c.k && (is_log || asked.asks != Chains::kDetail)) || c.k > 2 * most / c.states) return "malformed attributes";
   const size_t results = asked.asks != Chains::kDetail ? 1 : is_log ? 4 : 2;
   return asked.results.size() == results ? "" : "malformed results";
 }
