@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "alignments": (),
     "chains": (),
     "closures": (),
+    "sparse_paths": ("--large",),
     "mesh": (),
     "slices": (),
     "growth": (

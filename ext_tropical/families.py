@@ -6,7 +6,7 @@ from tenferro_jax.extension import register_extension
 from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 
 from .algebra.semiring import SemiringKey
-from .algebra.shipped import max_plus
+from .algebra.shipped import max_plus, min_plus
 from .network.entries import NetworkEntries
 from .network.log_derivatives import NetworkCurvature, NetworkShares
 from .network.many import NetworkBest, NetworkSamples
@@ -20,6 +20,7 @@ from .step.sum_einsum import SumEinsum
 from .step.weighted_sum import WeightedSum
 from .uses.alignment_op import Alignment, AlignmentCounts
 from .uses.chain_op import ChainSamples, ChainScore
+from .uses.path_op import PathSearch, TreeSums
 
 
 def register() -> None:
@@ -53,6 +54,8 @@ def register() -> None:
         AlignmentCounts(1.0, False, False, False),
         ChainScore(semiring),
         ChainSamples(),
+        PathSearch(SemiringKey.of(min_plus), 4),
+        TreeSums(),
     ):
         if lookup_extension_factory(default.family_id) is None:
             register_extension(ExtensionFactory(type(default), default))

@@ -77,9 +77,9 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_042,
-    "statements in ext_tropical": 6_481,
-    "statements in tests": 15_625,
-    "files": 149,
+    "statements in ext_tropical": 6_943,
+    "statements in tests": 16_040,
+    "files": 151,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,

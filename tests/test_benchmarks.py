@@ -26,6 +26,7 @@ from benchmarks import (
     one_line,
     questions,
     slices,
+    sparse_paths,
     training_step,
     tropical,
     tropical_gpu,
@@ -55,6 +56,14 @@ def test_every_goal_of_the_questions_is_told_with_its_worst_figure():
         "count / value, again: at most 6; worst 7.00, tree 60: not met",
         "first answer, s: at most 1; worst 2.00, tree 60 entropy: not met",
     ]
+
+
+def test_sparse_paths(capsys, monkeypatch):
+    for name, edges in (("small", sparse_paths.grid(4)), ("large", sparse_paths.streets(101))):
+        monkeypatch.setitem(sparse_paths.GRAPHS, name, lambda edges=edges: edges)
+    rows = sparse_paths.main(["small", "large"], seconds=1e-3)
+    assert [row.nodes for row in rows] == [16, 10_201]
+    assert "all pairs of 16" in capsys.readouterr().out
 
 
 def test_chains(capsys):

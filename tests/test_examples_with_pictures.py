@@ -55,6 +55,7 @@ def run(program, *arguments, **environment):
 ARGUMENTS = {
     "crf_tagger.py": [],
     "ffi_kernel.py": ["--size=200"],
+    "grid_decisions.py": [],
     "shortest_path_layer.py": [],
     "tropical_attention.py": ["--steps=500"],
 }
@@ -142,6 +143,30 @@ def test_without_a_compiler_the_program_says_so(ffi_kernel, monkeypatch, tmp_pat
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(SystemExit, match="No C\\+\\+ compiler 'no-such-compiler': install g"):
         ffi_kernel.add_kernel(tmp_path)
+
+
+# Decisions on a grid
+
+
+def test_routes_and_losses_against_all_routes_of_the_grid():
+    """SPO+ by its definition, and its gradient by PyEPO's formula, twice the difference of routes."""
+    grid = importlib.import_module("grid_decisions")
+    edge = dict(zip(zip(*map(np.asarray, (grid.GRID.senders, grid.GRID.receivers))), range(40)))
+    routes = np.zeros((70, 40))
+    for row, downs in zip(routes, itertools.combinations(range(8), 4)):
+        node = 0
+        for turn in range(8):
+            after = node + (grid.SIDE if turn in downs else 1)
+            row[edge[node, after]], node = 1, after
+    known = grid.days(3, 4, seed=5)
+    for costs, guess in zip(np.asarray(known.costs), np.random.default_rng(0).normal(3, 2, (3, 40))):
+        best, other = (routes[np.argmin(routes @ x)] for x in (costs, 2 * guess - costs))
+        np.testing.assert_allclose(grid.least_cost(costs), (routes @ costs).min(), rtol=1e-6)
+        np.testing.assert_array_equal(grid.route(costs), best)
+        loss, slope = jax.value_and_grad(grid.spo_plus)(guess.astype(np.float32), costs)
+        want = (routes @ (costs - 2 * guess)).max() + 2 * guess @ best - costs @ best
+        np.testing.assert_allclose(loss, want, rtol=1e-5)
+        np.testing.assert_allclose(slope, 2 * (best - other), atol=1e-5)
 
 
 # A shortest path as a layer

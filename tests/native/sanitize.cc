@@ -18,6 +18,7 @@
 #include "../../ext_tropical/step/native/at_winner.h"
 #include "../../ext_tropical/step/native/chains.h"
 #include "../../ext_tropical/step/native/network.h"
+#include "../../ext_tropical/step/native/paths.h"
 
 using namespace tropical;
 
@@ -386,6 +387,66 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
   return wrong;
 }
 
+// Three graphs at once, edges also from and to what is no node: values by relaxing all edges, and the sums of ones along trees by their lengths;
+// then trees of any numbers.
+template <class T>
+int check_paths(Type type, std::mt19937& random, int64_t nodes, int64_t edges, bool greatest, bool special) {
+  const bool is_integer = type == Type::kI32;
+  const T none = is_integer ? std::numeric_limits<T>::max() : std::numeric_limits<T>::infinity(), least = is_integer ? std::numeric_limits<T>::min() : -std::numeric_limits<T>::infinity();
+  const int64_t sources = 2, batch = 3;
+  const auto numbers = [&](int64_t count, int64_t most) {
+    std::vector<int32_t> found(static_cast<size_t>(count));
+    for (int32_t& x : found) x = static_cast<int32_t>(random() % static_cast<uint64_t>(most + 1)) - (random() % 9 == 0);
+    return found;
+  };
+  auto senders = numbers(edges, nodes), given = numbers(batch * sources, nodes), targets = numbers(random() % 2 * 2, nodes);
+  const auto receivers = numbers(edges, nodes);
+  if (random() % 2) std::sort(senders.begin(), senders.end());
+  std::vector<T> weights(static_cast<size_t>(batch * edges)), values(static_cast<size_t>(batch * sources * nodes));
+  for (T& x : weights) x = static_cast<T>(static_cast<int64_t>(random() % 6) - (special ? 1 : 0));
+  for (T& x : weights)
+    if (special && random() % 8 == 0) x = random() % 2 || is_integer ? none : static_cast<T>(NAN);
+  std::vector<int32_t> last(values.size());
+  Paths asked{type, greatest ? Algebra::kMinMax : Algebra::kMinPlus, nodes, edges, sources, static_cast<int64_t>(targets.size()), {senders.data(), receivers.data(), weights.data(), given.data(), targets.data()}, values.data(), last.data(), {{batch}, {{0}, {0}, {1}, {1}, {0}}}};
+  Threads pool;
+  int wrong = !run_paths(pool, asked).empty();
+  const auto is_node = [&](int32_t v) { return v >= 0 && v < nodes; };
+  for (int64_t i = 0; i < batch * sources; ++i) {
+    const T* const w = weights.data() + i / sources * edges;
+    bool has_nan = false;
+    for (int64_t e = 0; e < edges; ++e) has_nan |= w[e] != w[e];
+    std::vector<T> now(static_cast<size_t>(nodes), none);
+    if (is_node(given[static_cast<size_t>(i)])) now[static_cast<size_t>(given[static_cast<size_t>(i)])] = greatest ? least : T(0);
+    for (int64_t turn = 0; turn < 3 * nodes; ++turn)
+      for (size_t e = 0; e < static_cast<size_t>(edges); ++e) {
+        if (!is_node(senders[e]) || !is_node(receivers[e]) || w[e] == none || w[e] != w[e]) continue;
+        const T from = now[static_cast<size_t>(senders[e])];
+        T& to = now[static_cast<size_t>(receivers[e])];
+        if (from == none) continue;
+        const T value = greatest ? std::max(from, w[e]) : from == least ? least : static_cast<T>(from + w[e]);
+        if (value < to) to = turn > nodes && !greatest ? least : value;
+      }
+    for (int64_t v = 0; targets.empty() && !has_nan && v < nodes; ++v) wrong += values[static_cast<size_t>(i * nodes + v)] != now[static_cast<size_t>(v)];
+  }
+  if constexpr (std::is_floating_point_v<T>) {
+    for (int turn = 0; turn < 2; ++turn) {
+      if (turn) last = numbers(batch * sources * nodes, edges - 1);
+      if (turn) senders = numbers(edges, nodes - 1);
+      const bool is_sound = !turn || std::all_of(senders.begin(), senders.end(), is_node);
+      std::vector<T> ones(static_cast<size_t>(edges), T(1)), lengths(last.size()), all(last.size(), T(1)), uses(static_cast<size_t>(batch * edges));
+      TreeSums along{type, false, nodes, edges, sources, {last.data(), senders.data(), ones.data()}, lengths.data(), {{batch}, {{1}, {0}, {0}}}};
+      TreeSums onto{type, true, nodes, edges, sources, {last.data(), senders.data(), all.data()}, uses.data(), {{batch}, {{1}, {0}, {1}}}};
+      const bool failed = !run_tree_sums(pool, along).empty() | !run_tree_sums(pool, onto).empty();
+      wrong += failed && is_sound;
+      double length = 0, use = 0;  // the sum over nodes of the edges of their paths, and over edges of the nodes whose path takes them
+      for (T x : lengths) length += static_cast<double>(x);
+      for (T x : uses) use += static_cast<double>(x);
+      wrong += !failed && length != use;
+    }
+  }
+  return wrong;
+}
+
 int main() {
   const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 600, 33, 35}, {1, 4, 130, 70}, {1, 17000, 1, 2}, {1, 90, 3, 150}};
   std::atomic<int> wrong{0}, cases{0};
@@ -432,6 +493,14 @@ int main() {
             wrong += check_chains<double>(k, Type::kF64, random, algebra, states, steps, band, random() % 2);
             cases += 2;
           }
+  const int64_t graphs[][2] = {{1, 1}, {1, 4}, {7, 20}, {40, 90}, {300, 900}, {300, 400}};
+  for (const auto& graph : graphs)
+    for (int form = 0; form < 80; ++form) {
+      wrong += check_paths<float>(Type::kF32, random, graph[0], graph[1], form & 1, form & 2);
+      wrong += check_paths<double>(Type::kF64, random, graph[0], graph[1], form & 1, form & 2);
+      wrong += check_paths<int32_t>(Type::kI32, random, graph[0], graph[1], form & 1, form & 2);
+      cases += 3;
+    }
   std::printf("%d cases, %d wrong cells\n", cases.load(), wrong.load());
   return wrong != 0;
 }

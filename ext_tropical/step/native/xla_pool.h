@@ -1,5 +1,8 @@
 // The threads of XLA's pool, and errors, for the FFI handlers.
 #pragma once
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("Os")  // of the file that includes this: a handler is called once, and XLA's templates are large
+#endif
 #include <string>
 #include <utility>
 

@@ -1,0 +1,141 @@
+// The calls of shortest paths and of sums along their trees: from a program of XLA, and from outside XLA.
+#include <cstring>
+#include <new>
+
+#include "own_pool.h"
+#include "paths.h"
+#include "xla_pool.h"
+
+namespace tropical {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// The axes before the `ranks` last ones of each operand. False where they do not fit.
+bool read_batch(const std::vector<ffi::AnyBuffer>& operands, const std::vector<size_t>& ranks, Batch& batch) {
+  const size_t axes = operands[0].dimensions().size() - ranks[0];
+  batch.sizes.assign(axes, 1);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].dimensions().size() != ranks[i] + axes) return false;
+    for (size_t axis = 0; axis < axes; ++axis)
+      if (operands[i].dimensions()[axis] != 1) batch.sizes[axis] = operands[i].dimensions()[axis];
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    std::vector<int64_t> strides(axes, 0);
+    int64_t stride = 1;
+    for (size_t axis = axes; axis-- > 0;) {
+      const int64_t size = operands[i].dimensions()[axis];
+      if (size != 1 && size != batch.sizes[axis]) return false;
+      if (size != 1) strides[axis] = stride;
+      stride *= size;
+    }
+    batch.strides.push_back(std::move(strides));
+  }
+  return true;
+}
+
+bool type_of(const ffi::AnyBuffer& x, Type& type) {
+  if (x.element_type() == ffi::DataType::F32) type = Type::kF32;
+  else if (x.element_type() == ffi::DataType::F64) type = Type::kF64;
+  else if (x.element_type() == ffi::DataType::S32) type = Type::kI32;
+  else return false;
+  return true;
+}
+
+// Runs a question; its text is empty where there is an answer.
+template <class Run>
+ffi::Error answered(const char* name, const Run& run) {
+  try {
+    const std::string problem = run();
+    return problem.empty() ? ffi::Error::Success() : invalid(std::string(name) + ": " + problem);
+  } catch (const std::bad_alloc&) {
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string("tropical ") + name + ": no memory");
+  }
+}
+
+template <class Run>
+int answered_now(char* text, const Run& run) {
+  try {
+    const std::string problem = run();
+    std::strncpy(text, problem.c_str(), 199);
+    return problem.empty() ? 0 : 1;
+  } catch (const std::bad_alloc&) {
+    return 2;
+  }
+}
+
+ffi::Error paths_call(ffi::ThreadPool pool, ffi::AnyBuffer senders, ffi::AnyBuffer receivers, ffi::AnyBuffer weights, ffi::AnyBuffer sources, ffi::AnyBuffer targets,
+                      ffi::Result<ffi::AnyBuffer> values, ffi::Result<ffi::AnyBuffer> last, int64_t algebra, int64_t nodes) {
+  const std::vector<ffi::AnyBuffer> operands = {senders, receivers, weights, sources, targets};
+  Paths asked{};
+  asked.algebra = static_cast<Algebra>(algebra);
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (operands[i].dimensions().size() == 0 || (i != Paths::kWeights && operands[i].element_type() != ffi::DataType::S32)) return invalid("shortest paths: malformed operands");
+  if (!read_batch(operands, std::vector<size_t>(Paths::kInputs, 1), asked.batch) || !type_of(weights, asked.type)) return invalid("shortest paths: malformed operands");
+  asked.nodes = nodes, asked.edges = senders.dimensions().back();
+  asked.sources = sources.dimensions().back(), asked.targets = targets.dimensions().back();
+  const size_t cells = static_cast<size_t>(asked.batch.count() * asked.sources * nodes);
+  if (receivers.dimensions().back() != asked.edges || weights.dimensions().back() != asked.edges) return invalid("shortest paths: malformed operands");
+  if (values->element_type() != weights.element_type() || last->element_type() != ffi::DataType::S32 || values->element_count() != cells || last->element_count() != cells) return invalid("shortest paths: malformed results");
+  for (size_t i = 0; i < operands.size(); ++i) asked.inputs[i] = operands[i].untyped_data();
+  asked.values = values->untyped_data(), asked.last = static_cast<int32_t*>(last->untyped_data());
+  XlaPool threads(pool);
+  return answered("shortest paths", [&] { return run_paths(threads, asked); });
+}
+
+ffi::Error tree_sums_call(ffi::ThreadPool pool, ffi::AnyBuffer last, ffi::AnyBuffer senders, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> result, int64_t onto) {
+  const std::vector<ffi::AnyBuffer> operands = {last, senders, x};
+  TreeSums asked{};
+  asked.onto = onto != 0;
+  const size_t rank = asked.onto ? 2 : 1;
+  if (last.dimensions().size() < 2 || last.element_type() != ffi::DataType::S32 || senders.element_type() != ffi::DataType::S32 || result->element_type() != x.element_type()) return invalid("tree sums: malformed operands");
+  if (!read_batch(operands, {2, 1, rank}, asked.batch) || !type_of(x, asked.type) || asked.type == Type::kI32) return invalid("tree sums: malformed operands");
+  const size_t axes = asked.batch.sizes.size();
+  asked.sources = last.dimensions()[axes], asked.nodes = last.dimensions()[axes + 1], asked.edges = senders.dimensions()[axes];
+  const int64_t given = asked.onto ? asked.sources * asked.nodes : asked.edges, made = asked.onto ? asked.edges : asked.sources * asked.nodes;
+  int64_t each = 1;
+  for (size_t axis = axes; axis < axes + rank; ++axis) each *= x.dimensions()[axis];
+  if (each != given || result->element_count() != static_cast<size_t>(asked.batch.count() * made)) return invalid("tree sums: malformed operands");
+  for (size_t i = 0; i < operands.size(); ++i) asked.inputs[i] = operands[i].untyped_data();
+  asked.result = result->untyped_data();
+  XlaPool threads(pool);
+  return answered("tree sums", [&] { return run_tree_sums(threads, asked); });
+}
+
+}  // namespace
+}  // namespace tropical
+
+#define OPERAND Arg<xla::ffi::AnyBuffer>()
+#define RESULT Ret<xla::ffi::AnyBuffer>()
+TROPICAL_EXPORT XLA_FFI_Error* tropical_shortest_paths(XLA_FFI_CallFrame* frame);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(tropical_shortest_paths, tropical::paths_call,
+                              xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().OPERAND.OPERAND.OPERAND.OPERAND.OPERAND.RESULT.RESULT.Attr<int64_t>("algebra").Attr<int64_t>("nodes"));
+
+TROPICAL_EXPORT XLA_FFI_Error* tropical_tree_sums(XLA_FFI_CallFrame* frame);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(tropical_tree_sums, tropical::tree_sums_call,
+                              xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().OPERAND.OPERAND.OPERAND.RESULT.Attr<int64_t>("onto"));
+
+// The same without XLA, for arrays of which the caller knows type and sizes. They return 0, or 1 with a text of at most 200 bytes, or 2 where
+// there is no memory.
+TROPICAL_EXPORT int tropical_shortest_paths_now(int64_t type, int64_t algebra, int64_t nodes, int64_t edges, int64_t sources, int64_t targets,
+                                                const void* const* inputs, void* const* results, char* text) {
+  using tropical::Paths;
+  return tropical::answered_now(text, [&]() -> std::string {
+    Paths asked{static_cast<tropical::Type>(type), static_cast<tropical::Algebra>(algebra), nodes, edges, sources, targets, {}, results[0], static_cast<int32_t*>(results[1]), {}};
+    std::copy(inputs, inputs + Paths::kInputs, asked.inputs);
+    asked.batch.strides.resize(Paths::kInputs);
+    tropical::OwnPool threads;
+    return tropical::run_paths(threads, asked);
+  });
+}
+
+TROPICAL_EXPORT int tropical_tree_sums_now(int64_t type, int64_t onto, int64_t nodes, int64_t edges, int64_t sources, const void* const* inputs, void* const* results, char* text) {
+  using tropical::TreeSums;
+  return tropical::answered_now(text, [&]() -> std::string {
+    TreeSums asked{static_cast<tropical::Type>(type), onto != 0, nodes, edges, sources, {}, results[0], {}};
+    std::copy(inputs, inputs + TreeSums::kInputs, asked.inputs);
+    asked.batch.strides.resize(TreeSums::kInputs);
+    tropical::OwnPool threads;
+    return tropical::run_tree_sums(threads, asked);
+  });
+}

@@ -1,0 +1,390 @@
+"""Shortest paths from sources as an extension op, and the sums along their trees that its
+derivative consists of.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tenferro_jax import TensorMeta
+from tenferro_jax.einsum.spread import State
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.extension import (
+    ExtensionOp,
+    ExtensionRuntimeSet,
+    Kernel,
+    LinearInput,
+    ShardingRule,
+    apply,
+    extension_op,
+    require_equal,
+)
+
+from ..algebra.semiring import SelectiveSemiring, SemiringKey, lowest
+from ..algebra.shipped import min_max, min_plus
+from ..network.question import TYPES, are_numbers
+from ..step.einsum_op import one_dtype
+from ..step.native.library import PATHS, TREE_SUMS, native, now
+
+INT32 = np.dtype("int32")
+
+
+def _vectors(where: str, inputs: Sequence[TensorMeta], ranks: Sequence[int], of_ints: str) -> None:
+    """Refuse other ranks, and where `of_ints` has an i other numbers than int32."""
+    given = ", ".join(map(str, inputs))
+    if [len(m.shape) for m in inputs] != [*ranks]:
+        raise ShapeError(where=where, given=given, needed=f"arrays of {ranks} axes")
+    if any(m.dtype != INT32 for m, kind in zip(inputs, of_ints, strict=True) if kind == "i"):
+        raise DTypeError(where=where, given=given, needed="int32 for all but weights and sums")
+
+
+@extension_op(package="tenferro-ext-tropical", name="shortest_paths", version=1)
+class PathSearch(ExtensionOp):
+    """For each source the values of best paths to all nodes, and the last edge of each, -1 if there
+    is none.
+
+    Inputs are senders (E,), receivers (E,), weights (E,), sources (S,) and targets (K,); all but
+    weights are int32. Outputs are (S, n). Edges need not be sorted by sender, which is faster.
+    Edges, sources and targets that are no nodes lead nowhere. Where there are targets, and no
+    weight is NaN or, under min_plus, negative, what is farther than all targets has no path.
+
+    Attributes:
+      semiring: min_plus or min_max.
+      nodes: n.
+    """
+
+    semiring: SemiringKey
+    nodes: int
+
+    input_count = 5
+    output_count = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+        is_size = type(self.nodes) is int and 0 <= self.nodes < 2**31 - 1
+        if self.algebra not in (min_plus, min_max) or not is_size:
+            raise InvalidConfig(
+                where=f"{self.family_id}, payload",
+                given=repr(self),
+                needed="min_plus or min_max, and a number of nodes below 2**31 - 1",
+            )
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring."""
+        return self.semiring.semiring
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        where = f"extension {self.family_id}"
+        _vectors(where, inputs, [1] * 5, "iifii")
+        senders, receivers, weights, sources, _ = inputs
+        one_dtype(where, self.algebra, [weights.dtype])
+        for other in (receivers, weights):
+            require_equal(senders.shape[0], other.shape[0])
+        shape = sources.shape[0], self.nodes
+        return [TensorMeta(weights.dtype, shape), TensorMeta(INT32, shape)]
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
+        senders, receivers, weights, sources, targets = inputs
+        if not self.nodes:
+            return [jnp.zeros((sources.shape[0], 0), dtype) for dtype in (weights.dtype, INT32)]
+        if weights.shape == (0,):  # with an edge that leads nowhere
+            senders = receivers = jnp.full(1, -1, INT32)
+            weights = jnp.zeros(1, weights.dtype)
+        search = functools.partial(_searched, self, senders, receivers, weights, targets)
+        return jax.vmap(search)(sources)
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        """The sum of tangents along each path; under min_max that of the first greatest weight."""
+        senders, (values, last), moved = primals[0], outputs, tangents[2]
+        if moved is None:
+            return None, None
+        if self.algebra == min_plus:
+            return *apply(TreeSums(), last, senders, moved), None
+        if senders.shape == (0,):
+            return jnp.zeros_like(values), None
+        edge = jax.vmap(functools.partial(_greatest, senders))(last, values)
+        return jnp.where(edge >= 0, moved[jnp.maximum(edge, 0)], 0), None
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        factors = "edge, edge, edge, source, target -> source node, source node"
+        return ShardingRule(factors, whole=("edge", "target", "node"))
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Six edges of the first four nodes; not all can be reached."""
+        edges = np.asarray([[0, 1, 3, 0, 2, 1], [1, 2, 0, 2, 1, 2]], np.int32)
+        weights = np.random.default_rng(0).uniform(1, 2, 6)
+        return [[*edges, weights, np.asarray([0, 2], np.int32), np.zeros(0, np.int32)]]
+
+
+@extension_op(package="tenferro-ext-tropical", name="tree_sums", version=1)
+class TreeSums(ExtensionOp):
+    """For each node of a tree the sum of x over the edges of its path; or the transpose: for each
+    edge the sum of x over the nodes whose path takes it.
+
+    Inputs: last (S, n), the last edge of each node in S trees, -1 where there is none; senders
+    (E,), the node where an edge begins; x, (E,), or in the transpose (S, n). The output is (S, n),
+    or in the transpose (E,). What takes no edge has 0. Nodes whose edges turn in a
+    circle have 0, and count nowhere.
+
+    Attributes:
+      onto: whether it is the transpose.
+    """
+
+    onto: bool = False
+
+    input_count = 3
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        where, (last, senders, x) = f"extension {self.family_id}", inputs
+        _vectors(where, inputs, [2, 1, 1 + self.onto], "iif")
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise DTypeError(where=where, given=str(x), needed="floats to sum")
+        for a, b in zip(x.shape, last.shape if self.onto else senders.shape, strict=True):
+            require_equal(a, b)
+        return [TensorMeta(x.dtype, senders.shape if self.onto else last.shape)]
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
+        last, senders, x = inputs
+        if senders.shape == (0,):
+            return (jnp.zeros((0,) if self.onto else last.shape, x.dtype),)
+        if self.onto:
+            return (jnp.sum(jax.vmap(functools.partial(_onto, senders))(last, x), 0),)
+        return (jax.vmap(functools.partial(_along, senders, x))(last),)
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        """Linear in x."""
+        moved: Any = tangents[2]
+        return apply(self, *primals[:2], moved)
+
+    def transpose_rule(
+        self,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Any]:
+        """The transpose, which is of this family."""
+        trees: Any = inputs[:2]
+        cotangent: Any = cotangents[0]
+        return None, None, *apply(TreeSums(not self.onto), *trees, cotangent)
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        if self.onto:
+            return ShardingRule("s node, edge, s node -> edge", "sum", ("node", "edge"))
+        return ShardingRule("s node, edge, edge -> s node", whole=("node", "edge"))
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Two trees of four nodes and five edges."""
+        rng, last = np.random.default_rng(0), [[-1, 0, 1, 4], [2, -1, 1, -1]]
+        trees = np.asarray(last, np.int32), np.asarray([0, 1, 2, 3, 0], np.int32)
+        return [[*trees, rng.normal(size=(2, 4) if self.onto else 5)]]
+
+
+# --- in standard ops: sweeps over all edges until nothing changes ---------------------------------
+
+
+def _least(x: jax.Array, heads: jax.Array, count: int, none: jax.typing.ArrayLike) -> jax.Array:
+    """The least entry of the edges into each node."""
+    return jnp.full(count, none, x.dtype).at[heads].min(x, mode="drop")
+
+
+def _joined(semiring: SelectiveSemiring, values: jax.Array, weights: jax.Array) -> jax.Array:
+    """The value of a path and one more edge; integers beyond the type stop at its ends."""
+    none = jnp.asarray(semiring.zero(values.dtype))
+    least = jnp.asarray(lowest(values.dtype))
+    total = semiring.times(values, weights)
+    if semiring == min_plus and not jnp.issubdtype(values.dtype, jnp.floating):
+        total = jnp.where((weights > 0) & (total < values), none, total)
+        total = jnp.where((values == least) | ((weights < 0) & (total > values)), least, total)
+    return jnp.where((values == none) | (weights == none), none, total)
+
+
+def _searched(
+    op: PathSearch,
+    senders: jax.Array,
+    receivers: jax.Array,
+    given: jax.Array,
+    targets: jax.Array,
+    source: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Values and last edges of one source."""
+    semiring, count, dtype = op.algebra, op.nodes, given.dtype
+    zero, one, least = (jnp.asarray(f(dtype)) for f in (semiring.zero, semiring.one, lowest))
+
+    def place(node: jax.Array) -> jax.Array:
+        return jnp.where((node >= 0) & (node < count), node, count)
+
+    start, heads, tails = map(place, (source, receivers, senders))
+    heads, senders = jnp.where(tails < count, heads, count), jnp.minimum(tails, count - 1)
+    wrong = given != given
+    weights = jnp.where(wrong, zero, given)
+    number, most = jnp.arange(len(heads), dtype=INT32), np.int32(2**31 - 1)
+    into = functools.partial(_least, heads=heads, count=count)
+
+    def sweep(state: State) -> State:
+        values, turn, _ = state
+        arriving = into(_joined(semiring, values[senders], weights), none=zero)
+        new = jnp.minimum(values, arriving)
+        # Paths of more edges than there are nodes have a cycle, which makes them better.
+        is_endless = (turn >= count) & (new < values) & (semiring == min_plus)
+        new = jnp.where(is_endless, least, new)
+        return new, turn + 1, jnp.any(new != values)
+
+    begin = jnp.full(count, zero).at[start].set(one, mode="drop")
+    values, _, _ = lax.while_loop(lambda s: s[2], sweep, (begin, jnp.int32(0), jnp.asarray(True)))
+    is_known = (values != zero) & ((values != least) | (semiring != min_plus))
+    is_tight = is_known[senders] & is_known[heads] & (heads < count)
+    is_tight &= _joined(semiring, values[senders], weights) == values[heads]
+
+    def ring(state: State) -> State:
+        """The nodes that are one edge farther."""
+        last, hops, turn, _ = state
+        is_next = is_tight & (hops[senders] == turn) & (hops[heads] < 0)
+        nearest = into(jnp.where(is_next, senders, most), none=most)
+        is_next &= senders == nearest[heads]
+        first = into(jnp.where(is_next, number, most), none=most)
+        found = first < most
+        last, hops = jnp.where(found, first, last), jnp.where(found, turn + 1, hops)
+        return last, hops, turn + 1, jnp.any(found)
+
+    unknown = jnp.full(count, -1, INT32)
+    hops = unknown.at[start].set(0, mode="drop")
+    state = unknown, hops, jnp.int32(0), jnp.asarray(True)
+    last, *_ = lax.while_loop(lambda s: s[3], ring, state)
+
+    if targets.shape[0] != 0:
+        places = place(targets)
+        farthest = jnp.max(values.at[places].get(mode="fill", fill_value=lowest(dtype).item()))
+        is_odd = wrong | ((given < 0) & (semiring == min_plus))
+        is_far = jnp.any(places < count) & (farthest != zero) & ~jnp.any(is_odd)
+        is_far &= values > farthest
+        values, last = jnp.where(is_far, zero, values), jnp.where(is_far, -1, last)
+
+    def flood(state: State) -> State:
+        marked, _ = state
+        leads = marked[senders] & (wrong | (weights != zero))
+        new = marked | ~into(~leads, none=True)
+        return new, jnp.any(new != marked)
+
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return values, last
+    first = ~into(~(wrong & (values[senders] != zero)), none=True)
+    marked, _ = lax.while_loop(lambda s: s[1], flood, (first, jnp.any(first)))
+    return jnp.where(marked, jnp.asarray(jnp.nan, dtype), values), jnp.where(marked, -1, last)
+
+
+def _before(senders: jax.Array, last: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The numbers of nodes, and the node before each; itself where a tree begins."""
+    node = jnp.arange(last.shape[0], dtype=INT32)
+    return node, jnp.where(last >= 0, senders[jnp.maximum(last, 0)], node)
+
+
+def _doubled(
+    step: Callable[[State, jax.Array], State], held: State, before: jax.Array
+) -> tuple[State, jax.Array]:
+    """Steps of twice as many nodes until every way has come to its beginning; and this node. A way
+    in a circle is given up.
+    """
+
+    def turn(state: State) -> State:
+        held, before, left, _ = state
+        after = before[before]
+        return step(held, before), after, left - 1, jnp.any(after[after] != after)
+
+    state = held, before, jnp.int32(32), jnp.any(before[before] != before)
+    return lax.while_loop(lambda s: s[3] & (s[2] > 0), turn, state)[:2]
+
+
+def _along(senders: jax.Array, x: jax.Array, last: jax.Array) -> jax.Array:
+    node, before = _before(senders, last)
+
+    def step(sums: jax.Array, before: jax.Array) -> jax.Array:
+        return sums + jnp.where(before == node, 0, sums[before])
+
+    own = jnp.where(last >= 0, x[jnp.maximum(last, 0)], 0)
+    sums, begin = _doubled(step, own, before)
+    return jnp.where(last[begin] < 0, sums, 0)  # else they turn in a circle
+
+
+def _onto(senders: jax.Array, last: jax.Array, x: jax.Array) -> jax.Array:
+    node, before = _before(senders, last)
+    _, begin = _doubled(lambda held, _: held, (), before)
+
+    def step(sums: jax.Array, before: jax.Array) -> jax.Array:
+        return sums.at[jnp.where(before == node, len(node), before)].add(sums, mode="drop")
+
+    sums, _ = _doubled(step, jnp.where(last[begin] < 0, x, 0), before)
+    edges = jnp.where(last >= 0, last, senders.shape[0])
+    return jnp.zeros(senders.shape, x.dtype).at[edges].add(sums, mode="drop")
+
+
+def _greatest(senders: jax.Array, last: jax.Array, values: jax.Array) -> jax.Array:
+    """The first edge of the greatest weight on each path."""
+    node, before = _before(senders, last)
+    is_new = (last < 0) | (values[before] != values)
+    _, at = _doubled(lambda held, _: held, (), jnp.where(is_new, node, before))
+    return last[at]
+
+
+# --- the native CPU kernel ------------------------------------------------------------------------
+
+
+def _declines(op: PathSearch | TreeSums, *metas: TensorMeta) -> str:
+    """Why XLA computes the op, or "" if the library does."""
+    if not are_numbers(metas):
+        return "sizes are symbolic"
+    if metas[2].dtype.name not in ("float32", "float64", "int32"):
+        return "it computes in float32, float64 and int32"
+    if max(max(m.shape) for m in metas) >= 2**31 - 1:
+        return "sizes are below 2**31 - 1"
+    return native().problem
+
+
+def _called(op: PathSearch | TreeSums) -> tuple[str, dict[str, int]]:
+    """The target, and its attributes."""
+    if isinstance(op, PathSearch):
+        return PATHS, {"algebra": op.algebra.native_number, "nodes": op.nodes}
+    return TREE_SUMS, {"onto": int(op.onto)}
+
+
+def _run(op: PathSearch | TreeSums, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
+    outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
+    target, numbers = _called(op)
+    call = jax.ffi.ffi_call(target, outs, vmap_method="expand_dims")
+    return tuple(call(*arrays, **jax.tree.map(np.int64, numbers)))
+
+
+def _eager(op: PathSearch | TreeSums, *arrays: np.ndarray) -> list[np.ndarray]:
+    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
+    outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
+    target, numbers = _called(op)
+    given = [np.ascontiguousarray(x) for x in arrays]
+    if isinstance(op, PathSearch):
+        sizes: tuple[int, ...] = tuple(len(x) for x in (given[0], *given[3:]))
+    else:
+        sizes = given[0].shape[1], len(given[1]), len(given[0])
+    now(target, TYPES[outs[0].dtype.name], *numbers.values(), *sizes, given, outs)
+    return outs
+
+
+for family in (PathSearch, TreeSums):
+    family.runtimes = ExtensionRuntimeSet(
+        Kernel(family.family_id, "cpu", _run, _declines, "native", _eager)
+    )

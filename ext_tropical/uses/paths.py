@@ -1,0 +1,540 @@
+"""Graphs as lists of edges: shortest paths from some nodes, the best of the edges into each node,
+products with vectors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from tenferro_jax.einsum.spread import on_automatic_axes
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.extension import apply
+from tenferro_jax.shapes import as_array
+
+from ..algebra.semiring import SelectiveSemiring, SemiringKey, as_selective, highest, lowest
+from ..algebra.shipped import max_plus, min_max, min_plus, or_and
+from ..step.einsum_op import one_dtype
+from .path_op import PathSearch
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EdgeGraph:
+    """A directed graph of n nodes: edge e leads from senders[e] to receivers[e]. Edges are sorted
+    and checked once, when the graph is made; their weights are an argument of what is asked.
+
+    There may be parallel edges, and edges from a node to itself. A pytree: make it outside `jit`,
+    and hand it in as an argument.
+
+    Args:
+      senders: integers (E,), nodes from 0 to n - 1; no tracers.
+      receivers: the same.
+      n: the number of nodes, below 2**31 - 1 as E is.
+
+    Attributes:
+      by_sender: senders and receivers in the order of the senders, those of one sender in their
+        order; and the number of each edge, or (0,) where they are sorted. Made from the others.
+
+    Raises:
+      ShapeError, DTypeError, InvalidConfig: other arrays, a node out of range, tracers.
+
+    Cost: a stable sort if senders are not sorted.
+
+    Example:
+      >>> graph = EdgeGraph([0, 0, 1], [1, 2, 2], n=3)
+      >>> graph
+      EdgeGraph(3 nodes, 3 edges)
+      >>> print(shortest_paths(graph, jnp.array([4.0, 9.0, 3.0]), 0).distances)
+      [0. 4. 7.]
+    """
+
+    senders: Any
+    receivers: Any
+    n: int = dataclasses.field(metadata={"static": True})
+    by_sender: Any = None
+
+    def __post_init__(self) -> None:
+        if self.by_sender is not None or self.senders is None:
+            return  # JAX makes one of the parts of another
+        names = ("senders", "receivers")
+        senders, receivers = ends = [
+            _nodes(getattr(self, name), self.n, f"EdgeGraph, {name}") for name in names
+        ]
+        if senders.shape != receivers.shape or senders.ndim != 1:
+            raise ShapeError(
+                where="EdgeGraph",
+                given=f"senders {senders.shape}, receivers {receivers.shape}",
+                needed="two arrays (E,)",
+            )
+        order, ends = np.zeros(0, np.int32), [*map(jnp.asarray, ends)]
+        made = dict(zip(names, ends, strict=True))
+        if np.any(senders[1:] < senders[:-1]):
+            order = np.argsort(senders, kind="stable").astype(np.int32)
+            ends = [jnp.asarray(x[order]) for x in (senders, receivers)]
+        for name, value in {**made, "by_sender": (*ends, jnp.asarray(order))}.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"EdgeGraph({self.n} nodes, {self.senders.shape[0]} edges)"
+
+    @classmethod
+    def from_matrix(cls, matrix: Any) -> tuple[EdgeGraph, jax.Array]:
+        """The graph of a square sparse matrix whose entry [i, j] is the weight of an edge from i to
+        j, and the weights. Entries that are stored are edges, also zeros; two of one place are
+        parallel edges.
+
+        Args:
+          matrix: (n, n), a `jax.experimental.sparse` BCOO or BCSR, whose data may be traced, or a
+            sparse array of SciPy in any format.
+
+        Returns:
+          (graph, weights), weights (E,).
+
+        Raises:
+          InvalidConfig, ShapeError: not such a matrix, or indices that are traced.
+
+        Example:
+          >>> import scipy.sparse
+          >>> matrix = scipy.sparse.csr_array(([5.0, 2.0], ([0, 1], [1, 2])), shape=(3, 3))
+          >>> graph, weights = EdgeGraph.from_matrix(matrix)
+          >>> print(graph, weights, shortest_paths(graph, weights, 0).distances)
+          EdgeGraph(3 nodes, 2 edges) [5. 2.] [0. 5. 7.]
+        """
+        where = "EdgeGraph.from_matrix"
+        is_of_scipy = hasattr(matrix, "tocoo")
+        if not is_of_scipy and not hasattr(matrix, "indices"):
+            raise InvalidConfig(
+                where=where,
+                given=type(matrix).__name__,
+                needed="a BCOO, a BCSR, or a sparse array of SciPy",
+                fix="For a dense array use jax.experimental.sparse.BCOO.fromdense, or closure.",
+            )
+        if is_of_scipy:
+            matrix = matrix.tocoo()
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.data.ndim != 1:
+            raise ShapeError(
+                where=where,
+                given=f"shape {matrix.shape}, data {matrix.data.shape}",
+                needed="a square matrix and data (E,): no batch, no blocks",
+            )
+        n, weights = matrix.shape[0], matrix.data
+        if is_of_scipy:
+            return cls(matrix.row, matrix.col, n), jnp.asarray(weights)
+        if isinstance(matrix.indices, jax.core.Tracer):
+            raise _traced(where)
+        ends = np.asarray(matrix.indices)
+        if hasattr(matrix, "indptr"):
+            counts = np.diff(np.asarray(matrix.indptr))
+            ends = np.stack([np.repeat(np.arange(n), counts), ends[: counts.sum()]], 1)
+        # JAX fills matrices up with entries that are outside.
+        live = np.flatnonzero((ends < n).all(1))
+        weights = weights if len(live) == len(weights) else weights[live]
+        senders, receivers = ends[live].T
+        return cls(senders, receivers, n), weights
+
+
+def _traced(where: str) -> InvalidConfig:
+    return InvalidConfig(
+        where=where,
+        given="tracers, whose values are not known",
+        needed="arrays, which are sorted and checked",
+        fix="Make the graph outside the transform, and pass it as an argument.",
+    )
+
+
+def _nodes(given: ArrayLike, count: int, where: str) -> Any:
+    """Numbers of nodes, as int32; a NumPy array unless they are traced."""
+    array = as_array(given, where)
+    if np.size(array) == 0:
+        array = np.zeros(np.shape(array), np.int32)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise DTypeError(where=where, given=array.dtype.name, needed="integers")
+    if isinstance(array, jax.core.Tracer):
+        if where.startswith("EdgeGraph"):
+            raise _traced(where)
+        wide = jnp.where((array >= 0) & (array < count), array, -1)
+        return wide.astype(jnp.int32)
+    known = np.asarray(array)
+    if not isinstance(count, int | np.integer) or not 0 <= count < 2**31 - 1:
+        raise InvalidConfig(where="EdgeGraph, n", given=repr(count), needed="an int from 0")
+    wrong = np.flatnonzero((known < 0) | (known >= count))
+    if len(wrong):
+        raise InvalidConfig(
+            where=where,
+            given=f"{known.reshape(-1)[wrong[0]]} at place {wrong[0]}",
+            needed=f"nodes from 0 to {count - 1}",
+        )
+    return known.astype(np.int32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ShortestPaths:
+    """The best paths from some nodes, as a pytree. Leading axes are those of sources.
+
+    Attributes:
+      distances: (..., n), or with targets (..., K); the semiring's zero, under min_plus inf, if
+        there is no path; NaN if an edge of weight NaN leads there.
+      last_edges: int32 (..., n), the number of the last edge of each path, which form a tree; -1 at
+        the source, if there is no path or no best one, if the distance is NaN, and, with targets,
+        at nodes that are farther than all of them.
+      sources: int32 (...).
+      senders: int32 (E,), of the graph.
+      semiring: of the distances.
+    """
+
+    distances: jax.Array
+    last_edges: jax.Array
+    sources: jax.Array
+    senders: jax.Array
+    semiring: SelectiveSemiring = dataclasses.field(metadata={"static": True})
+
+    @property
+    def feasible(self) -> jax.Array:
+        """Boolean, of the shape of distances: whether there is a path."""
+        return self.distances != jnp.asarray(self.semiring.zero(self.distances.dtype))
+
+    @property
+    def converged(self) -> jax.Array:
+        """Boolean, of the shape of distances: False where paths get better without end, because
+        one passes a cycle of negative weight (positive under max_plus), or an infinite weight.
+
+        Example:
+          >>> graph = EdgeGraph([0, 1, 2, 0], [1, 2, 1, 3], n=4)
+          >>> paths = shortest_paths(graph, jnp.array([5.0, 1.0, -2.0, 1.0]), 0)
+          >>> paths.distances.tolist(), paths.converged.tolist()
+          ([0.0, -inf, -inf, 1.0], [True, False, False, True])
+        """
+        if self.semiring not in (min_plus, max_plus):
+            return jnp.ones(self.distances.shape, bool)
+        limit = lowest if self.semiring == min_plus else highest
+        return self.distances != jnp.asarray(limit(self.distances.dtype))
+
+    def edges(self, target: int, at: tuple[int, ...] | int = ()) -> np.ndarray:
+        """The numbers of the edges of the path to a node, from first to last.
+
+        Args:
+          target: a node.
+          at: which source, an index of the leading axes.
+
+        Returns:
+          int32 (length,); empty if there is no path.
+
+        Raises:
+          InvalidConfig: target is no node, or at no index of one source.
+          Unsupported: inside a transform, where the length is not known.
+
+        Cost: that of copying a source's last edges, and its length.
+        """
+        where, last = "ShortestPaths.edges", self.last_edges
+        if isinstance(last, jax.core.Tracer):
+            raise Unsupported(
+                where=where,
+                given="paths that are traced, whose lengths are not known",
+                needed="concrete arrays",
+                fix="Return the paths from the transform, or follow last_edges in a loop.",
+            )
+        index = at if isinstance(at, tuple) else (at,)
+        if len(index) != last.ndim - 1:
+            needed = f"{last.ndim - 1} indices, of one source"
+            raise InvalidConfig(where=f"{where}, at", given=repr(at), needed=needed)
+        tree, senders = np.asarray(last)[index], np.asarray(self.senders)
+        node, found = int(_nodes(target, len(tree), f"{where}, target")), []
+        while tree[node] >= 0:
+            found.append(tree[node])
+            node = senders[tree[node]]
+        return np.asarray(found[::-1], np.int32)
+
+    def path(self, target: int, at: tuple[int, ...] | int = ()) -> np.ndarray:
+        """The nodes of the path to a node, source and target included; empty if there is none.
+
+        Args:
+          target: as in `edges`.
+          at: as in `edges`.
+
+        Raises:
+          InvalidConfig, Unsupported: as `edges`.
+
+        Example:
+          >>> graph = EdgeGraph([0, 0, 1], [1, 2, 2], n=3)
+          >>> paths = shortest_paths(graph, jnp.array([4.0, 9.0, 3.0]), [0, 1])
+          >>> paths.path(2, at=0).tolist(), paths.edges(2, at=0).tolist(), paths.path(0, at=1).size
+          ([0, 1, 2], [0, 2], 0)
+        """
+        edges, index = self.edges(target, at), at if isinstance(at, tuple) else (at,)
+        is_source = int(np.asarray(self.sources)[index]) == target
+        ends = [target] * bool(len(edges) or is_source)
+        return np.asarray([*np.asarray(self.senders)[edges], *ends], np.int32)
+
+
+def shortest_paths(
+    graph: EdgeGraph,
+    weights: ArrayLike,
+    sources: ArrayLike,
+    targets: ArrayLike | None = None,
+    *,
+    semiring: SelectiveSemiring | str = min_plus,
+) -> ShortestPaths:
+    """The best paths from some nodes to all others, along edges.
+
+    Under min_plus the shortest, under max_plus the longest; under min_max those of the least
+    greatest weight, as the safest. The widest are -distances of -weights under min_max. Under
+    or_and, weights of bool, what can be reached. The most reliable, of the greatest product of
+    probabilities p, are exp(-distances) of -log(p).
+
+    Of equally good paths, of which each part is best, the one of fewest edges is taken, then the
+    last edge from the least sender, then the first in the list: the same on every platform.
+
+    Args:
+      graph: an EdgeGraph.
+      weights: (E,); for many `jax.vmap`. inf, under max_plus -inf, is no edge, and of an integer
+        type the greatest number, under max_plus the least. NaN: what the edge leads to is NaN.
+      sources: integers of any shape, nodes; inside a transform, where they are not known, others
+        have no path.
+      targets: integers (K,), to which distances are wanted: the search ends when all are reached.
+        None: to all nodes.
+      semiring: min_plus, max_plus, min_max or or_and, or a name.
+
+    Returns:
+      ShortestPaths. Where a cycle makes paths better without end, the distance is -inf, under
+      max_plus inf (of an integer type the end of its range), and `converged` False. Integers whose
+      sum is beyond the type stop at its ends, and so count as no path.
+
+    Raises:
+      ShapeError, DTypeError: weights, sources or targets do not fit.
+      InvalidConfig: another semiring, or a node out of range.
+
+    Gradient: of distances to weights: 1 for each edge of the path (under min_max for the first edge
+      of greatest weight); of any order and mode. 0 if the distance is inf, -inf or NaN.
+
+    Cost: on CPU, in float32, float64 and int32: Dijkstra's algorithm with a radix heap, E + n log
+      of the range; with negative weights a queue, at most E n. n and E numbers of memory for each
+      source. Sources, and a batch of weights, use all cores; the gradient takes n for each source.
+      Elsewhere as many sweeps over all edges as the longest path has, for all sources at once.
+
+    Example:
+      >>> import jax
+      >>> graph = EdgeGraph([0, 0, 1, 2], [1, 2, 2, 3], n=4)
+      >>> weights = jnp.array([1.0, 5.0, 2.0, 1.0])
+      >>> paths = shortest_paths(graph, weights, 0)
+      >>> print(paths.distances, paths.path(3))
+      [0. 1. 3. 4.] [0 1 2 3]
+      >>> print(jax.grad(lambda w: shortest_paths(graph, w, 0, [3]).distances.sum())(weights))
+      [1. 0. 1. 1.]
+    """
+    where, algebra = "shortest_paths", as_selective(semiring, "shortest_paths")
+    if algebra not in (min_plus, max_plus, min_max, or_and):
+        raise InvalidConfig(
+            where=f"{where}, semiring",
+            given=repr(algebra),
+            needed="min_plus, max_plus, min_max or or_and",
+            fix="For products of probabilities pass -log of them, under min_plus.",
+        )
+    given = _weights(graph, weights, algebra, where)
+    start = jnp.asarray(_nodes(sources, graph.n, f"{where}, sources"))
+    goals = _nodes(np.zeros(0) if targets is None else targets, graph.n, f"{where}, targets")
+    if np.ndim(goals) != 1:
+        raise ShapeError(
+            where=f"{where}, targets", given=f"shape {np.shape(goals)}", needed="(K,), or None"
+        )
+    run = on_automatic_axes(_found, lambda start, *_: jax.P(*jax.typeof(start).sharding.spec, None))
+    values, last = run(
+        start, given, graph, jnp.asarray(goals), algebra=algebra, to_goals=targets is not None
+    )
+    return ShortestPaths(values, last, start, graph.senders, algebra)
+
+
+def _found(
+    start: jax.Array,
+    given: jax.Array,
+    graph: EdgeGraph,
+    goals: jax.Array,
+    *,
+    algebra: SelectiveSemiring,
+    to_goals: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """Distances and last edges, by the op that has min_plus and min_max."""
+    *ends, order = graph.by_sender
+    if algebra == or_and:
+        given = jnp.where(given, 0, jnp.inf).astype(jnp.float32)
+    if algebra == max_plus:
+        given = _negated(given)
+    if order.shape[0]:
+        given = given.at[order].get(mode="promise_in_bounds", unique_indices=True)
+    kind = SemiringKey.of(min_plus if algebra in (min_plus, max_plus) else min_max)
+    op = PathSearch(kind, graph.n)
+    values, last = apply(op, *ends, given, start.reshape(-1), goals)
+    if order.shape[0]:
+        last = jnp.where(last < 0, -1, order[jnp.maximum(last, 0)])
+    if to_goals:
+        places = jnp.where(goals < 0, graph.n, goals)
+        none = op.algebra.zero(values.dtype)
+        values = values.at[:, places].get(mode="fill", fill_value=none)
+    if algebra == or_and:
+        values = values < jnp.inf
+    if algebra == max_plus:
+        values = _negated(values)
+    return values.reshape(*start.shape, *values.shape[1:]), last.reshape(*start.shape, graph.n)
+
+
+def _weights(
+    graph: EdgeGraph, weights: ArrayLike, algebra: SelectiveSemiring, where: str
+) -> jax.Array:
+    given = jnp.asarray(as_array(weights, f"{where}, weights"))
+    one_dtype(where, algebra, [given.dtype], [weights])
+    if given.shape != jnp.shape(graph.senders):
+        raise ShapeError(
+            where=f"{where}, weights",
+            given=f"shape {given.shape}",
+            needed=f"{jnp.shape(graph.senders)}, a weight for each edge",
+            fix="For many weights use jax.vmap.",
+        )
+    return given
+
+
+def _negated(x: jax.Array) -> jax.Array:
+    """-x; of integers the ends of their range, which are infinite, change places."""
+    low, high = (jnp.asarray(f(x.dtype)) for f in (lowest, highest))
+    return jnp.where(x == low, high, jnp.where(x == high, low, -x))
+
+
+class Segments(NamedTuple):
+    """The best entry of each segment.
+
+    Attributes:
+      value: (num_segments,); the semiring's zero if the segment has no entry.
+      winner: int32 (num_segments,), the number of the first entry that has this value; -1 if there
+        is none.
+    """
+
+    value: jax.Array
+    winner: jax.Array
+
+
+def segment_max(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> Segments:
+    """As jax.ops.segment_max, with winners; the gradient goes to the winner alone.
+
+    Args:
+      data: (E,), floats or integers; for more axes `jax.vmap`.
+      segment_ids: integers (E,); entries outside 0..num_segments - 1 are left out.
+      num_segments: how many there are.
+
+    Returns:
+      Segments. The value is NaN, and the winner the first NaN, where a segment has one.
+
+    Raises:
+      ShapeError, DTypeError: arrays that do not fit.
+
+    Cost: two scatters of E entries.
+
+    Example:
+      >>> print(*segment_max(jnp.array([1.0, 4.0, 4.0, 2.0]), jnp.array([0, 1, 1, 0]), 3))
+      [  2.   4. -inf] [ 3  1 -1]
+    """
+    return _segments("segment_max", data, segment_ids, num_segments, max_plus)
+
+
+def segment_min(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> Segments:
+    """As `segment_max`, for the least entries.
+
+    Args:
+      data, segment_ids, num_segments: as in `segment_max`.
+
+    Example:
+      >>> print(*segment_min(jnp.array([1, 4, 2]), jnp.array([0, 1, 0]), 2))
+      [1 4] [0 1]
+    """
+    return _segments("segment_min", data, segment_ids, num_segments, min_plus)
+
+
+def _segments(
+    where: str, data: ArrayLike, ids: ArrayLike, count: int, semiring: SelectiveSemiring
+) -> Segments:
+    values = jnp.asarray(as_array(data, f"{where}, data"))
+    places = jnp.asarray(as_array(ids, f"{where}, segment_ids"))
+    if not jnp.issubdtype(places.dtype, jnp.integer):
+        given = places.dtype.name
+        raise DTypeError(where=f"{where}, segment_ids", given=given, needed="integers")
+    if values.ndim != 1 or values.shape != places.shape:
+        raise ShapeError(
+            where=where,
+            given=f"data {values.shape}, segment_ids {places.shape}",
+            needed="two arrays (E,)",
+            fix="For more axes use jax.vmap.",
+        )
+    return _best(values, places, count, semiring)
+
+
+def _best(
+    values: jax.Array, places: jax.Array, count: int, semiring: SelectiveSemiring
+) -> Segments:
+    """The winners by two scatters; values are gathered there, which is their derivative, too."""
+    zero, most = jnp.asarray(semiring.zero(values.dtype)), np.int32(2**31 - 1)
+    places = jnp.where((places >= 0) & (places < count), places, count)
+    known = jax.lax.stop_gradient(values)
+    cells = jnp.full(count, semiring.identity(values.dtype), values.dtype).at[places]
+    best = (cells.max if semiring.reduction == "max" else cells.min)(known, mode="drop")
+    # NaN is looked for apart, because not every platform's scatter keeps it.
+    own = jnp.append(best, zero)[places]
+    wins = (known == own) | (known != known)
+    number = jnp.where(wins, jnp.arange(len(values), dtype=np.int32), most)
+    rank = jnp.where(known != known, number - most, number)  # before all others
+    first = jnp.full(count, most).at[places].min(rank, mode="drop")
+    winner = jnp.where(first == most, -1, jnp.where(first < 0, first + most, first))
+    return Segments(jnp.where(winner < 0, zero, values[jnp.maximum(winner, 0)]), winner)
+
+
+def sparse_matvec(
+    graph: EdgeGraph,
+    weights: ArrayLike,
+    x: ArrayLike,
+    *,
+    semiring: SelectiveSemiring | str = max_plus,
+) -> Segments:
+    """The product of a vector and a sparse matrix in a semiring, with winners: y[j] is the best
+    over edges from i to j of times(x[i], weight).
+
+    Args:
+      graph: an EdgeGraph.
+      weights: (E,).
+      x: (n,), of the dtype of weights; for many `jax.vmap`.
+      semiring: a selective semiring that has a `reduction`, or a name.
+
+    Returns:
+      Segments: value (n,), and winner (n,), the number of an edge. A node without edges has the
+      semiring's zero.
+
+    Raises:
+      ShapeError, DTypeError: arrays that do not fit; InvalidConfig: another semiring.
+
+    Gradient: that of times at the winners.
+
+    Cost: that of `segment_max`.
+
+    Example:
+      Walks of two edges: twice the product.
+
+      >>> graph, weights = EdgeGraph([0, 0, 1], [1, 2, 2], n=3), jnp.array([4.0, 9.0, 3.0])
+      >>> walks = jnp.array([0.0, jnp.inf, jnp.inf])
+      >>> for _ in range(2):
+      ...     walks = sparse_matvec(graph, weights, walks, semiring="min_plus").value
+      >>> print(walks)
+      [inf inf  7.]
+    """
+    where, algebra = "sparse_matvec", as_selective(semiring, "sparse_matvec")
+    if not algebra.reduction:
+        needed = "a semiring whose reduction is max or min"
+        raise InvalidConfig(where=f"{where}, semiring", given=repr(algebra), needed=needed)
+    given = _weights(graph, weights, algebra, where)
+    vector = jnp.asarray(as_array(x, f"{where}, x"))
+    one_dtype(where, algebra, [given.dtype, vector.dtype], [weights, x])
+    if vector.shape != (graph.n,):
+        shape = f"shape {vector.shape}"
+        raise ShapeError(where=f"{where}, x", given=shape, needed=f"({graph.n},)")
+    return _best(algebra.times(vector[graph.senders], given), graph.receivers, graph.n, algebra)
