@@ -159,7 +159,9 @@ def test_routes_and_losses_against_all_routes_of_the_grid():
             after = node + (grid.SIDE if turn in downs else 1)
             row[edge[node, after]], node = 1, after
     known = grid.days(3, 4, seed=5)
-    for costs, guess in zip(np.asarray(known.costs), np.random.default_rng(0).normal(3, 2, (3, 40))):
+    for costs, guess in zip(
+        np.asarray(known.costs), np.random.default_rng(0).normal(3, 2, (3, 40))
+    ):
         best, other = (routes[np.argmin(routes @ x)] for x in (costs, 2 * guess - costs))
         np.testing.assert_allclose(grid.least_cost(costs), (routes @ costs).min(), rtol=1e-6)
         np.testing.assert_array_equal(grid.route(costs), best)
