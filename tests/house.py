@@ -77,7 +77,7 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_042,
-    "statements in ext_tropical": 6_943,
+    "statements in ext_tropical": 6_931,
     "statements in tests": 16_040,
     "files": 151,
     "file names that occur twice": 0,

@@ -31,7 +31,7 @@ from ..algebra.semiring import SelectiveSemiring, SemiringKey, lowest
 from ..algebra.shipped import min_max, min_plus
 from ..network.question import TYPES, are_numbers
 from ..step.einsum_op import one_dtype
-from ..step.native.library import PATHS, TREE_SUMS, native, now
+from ..step.native.library import native, now
 
 INT32 = np.dtype("int32")
 
@@ -69,23 +69,18 @@ class PathSearch(ExtensionOp):
     def __post_init__(self) -> None:
         object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
         is_size = type(self.nodes) is int and 0 <= self.nodes < 2**31 - 1
-        if self.algebra not in (min_plus, min_max) or not is_size:
+        if self.semiring.semiring not in (min_plus, min_max) or not is_size:
             raise InvalidConfig(
                 where=f"{self.family_id}, payload",
                 given=repr(self),
                 needed="min_plus or min_max, and a number of nodes below 2**31 - 1",
             )
 
-    @property
-    def algebra(self) -> Any:
-        """The semiring."""
-        return self.semiring.semiring
-
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         where = f"extension {self.family_id}"
         _vectors(where, inputs, [1] * 5, "iifii")
         senders, receivers, weights, sources, _ = inputs
-        one_dtype(where, self.algebra, [weights.dtype])
+        one_dtype(where, self.semiring.semiring, [weights.dtype])
         for other in (receivers, weights):
             require_equal(senders.shape[0], other.shape[0])
         shape = sources.shape[0], self.nodes
@@ -111,7 +106,7 @@ class PathSearch(ExtensionOp):
         senders, (values, last), moved = primals[0], outputs, tangents[2]
         if moved is None:
             return None, None
-        if self.algebra == min_plus:
+        if self.semiring.semiring == min_plus:
             return *apply(TreeSums(), last, senders, moved), None
         if senders.shape == (0,):
             return jnp.zeros_like(values), None
@@ -206,8 +201,7 @@ def _least(x: jax.Array, heads: jax.Array, count: int, none: jax.typing.ArrayLik
 
 def _joined(semiring: SelectiveSemiring, values: jax.Array, weights: jax.Array) -> jax.Array:
     """The value of a path and one more edge; integers beyond the type stop at its ends."""
-    none = jnp.asarray(semiring.zero(values.dtype))
-    least = jnp.asarray(lowest(values.dtype))
+    none, least = (jnp.asarray(f(values.dtype)) for f in (semiring.zero, lowest))
     total = semiring.times(values, weights)
     if semiring == min_plus and not jnp.issubdtype(values.dtype, jnp.floating):
         total = jnp.where((weights > 0) & (total < values), none, total)
@@ -224,7 +218,8 @@ def _searched(
     source: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Values and last edges of one source."""
-    semiring, count, dtype = op.algebra, op.nodes, given.dtype
+    semiring: Any = op.semiring.semiring
+    count, dtype = op.nodes, given.dtype
     zero, one, least = (jnp.asarray(f(dtype)) for f in (semiring.zero, semiring.one, lowest))
 
     def place(node: jax.Array) -> jax.Array:
@@ -232,8 +227,7 @@ def _searched(
 
     start, heads, tails = map(place, (source, receivers, senders))
     heads, senders = jnp.where(tails < count, heads, count), jnp.minimum(tails, count - 1)
-    wrong = given != given
-    weights = jnp.where(wrong, zero, given)
+    wrong, weights = given != given, jnp.where(given != given, zero, given)
     number, most = jnp.arange(len(heads), dtype=INT32), np.int32(2**31 - 1)
     into = functools.partial(_least, heads=heads, count=count)
 
@@ -264,8 +258,7 @@ def _searched(
         return last, hops, turn + 1, jnp.any(found)
 
     unknown = jnp.full(count, -1, INT32)
-    hops = unknown.at[start].set(0, mode="drop")
-    state = unknown, hops, jnp.int32(0), jnp.asarray(True)
+    state = unknown, unknown.at[start].set(0, mode="drop"), jnp.int32(0), jnp.asarray(True)
     last, *_ = lax.while_loop(lambda s: s[3], ring, state)
 
     if targets.shape[0] != 0:
@@ -356,31 +349,28 @@ def _declines(op: PathSearch | TreeSums, *metas: TensorMeta) -> str:
     return native().problem
 
 
-def _called(op: PathSearch | TreeSums) -> tuple[str, dict[str, int]]:
-    """The target, and its attributes."""
-    if isinstance(op, PathSearch):
-        return PATHS, {"algebra": op.algebra.native_number, "nodes": op.nodes}
-    return TREE_SUMS, {"onto": int(op.onto)}
+def _numbers(op: PathSearch | TreeSums) -> dict[str, int]:
+    """The attributes of a call, whose target is named as the family."""
+    if isinstance(op, TreeSums):
+        return {"onto": int(op.onto)}
+    return {"algebra": op.semiring.semiring.native_number or 0, "nodes": op.nodes}
 
 
 def _run(op: PathSearch | TreeSums, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
-    target, numbers = _called(op)
-    call = jax.ffi.ffi_call(target, outs, vmap_method="expand_dims")
-    return tuple(call(*arrays, **jax.tree.map(np.int64, numbers)))
+    call = jax.ffi.ffi_call(op.family_id, outs, vmap_method="expand_dims")
+    return tuple(call(*arrays, **jax.tree.map(np.int64, _numbers(op))))
 
 
 def _eager(op: PathSearch | TreeSums, *arrays: np.ndarray) -> list[np.ndarray]:
     metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
     outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
-    target, numbers = _called(op)
     given = [np.ascontiguousarray(x) for x in arrays]
-    if isinstance(op, PathSearch):
-        sizes: tuple[int, ...] = tuple(len(x) for x in (given[0], *given[3:]))
-    else:
-        sizes = given[0].shape[1], len(given[1]), len(given[0])
-    now(target, TYPES[outs[0].dtype.name], *numbers.values(), *sizes, given, outs)
+    last, edges, *_ = given
+    searches = (len(edges), *(len(x) for x in given[3:]))
+    sizes = searches if isinstance(op, PathSearch) else (last.shape[1], len(edges), len(last))
+    now(op.family_id, TYPES[outs[0].dtype.name], *_numbers(op).values(), *sizes, given, outs)
     return outs
 
 

@@ -135,8 +135,7 @@ class EdgeGraph:
         # JAX fills matrices up with entries that are outside.
         live = np.flatnonzero((ends < n).all(1))
         weights = weights if len(live) == len(weights) else weights[live]
-        senders, receivers = ends[live].T
-        return cls(senders, receivers, n), weights
+        return cls(ends[live, 0], ends[live, 1], n), weights
 
 
 def _traced(where: str) -> InvalidConfig:
@@ -374,7 +373,7 @@ def _found(
         last = jnp.where(last < 0, -1, order[jnp.maximum(last, 0)])
     if to_goals:
         places = jnp.where(goals < 0, graph.n, goals)
-        none = op.algebra.zero(values.dtype)
+        none = highest(values.dtype).item()
         values = values.at[:, places].get(mode="fill", fill_value=none)
     if algebra == or_and:
         values = values < jnp.inf
@@ -529,12 +528,14 @@ def sparse_matvec(
     """
     where, algebra = "sparse_matvec", as_selective(semiring, "sparse_matvec")
     if not algebra.reduction:
-        needed = "a semiring whose reduction is max or min"
-        raise InvalidConfig(where=f"{where}, semiring", given=repr(algebra), needed=needed)
+        raise InvalidConfig(
+            where=f"{where}, semiring",
+            given=repr(algebra),
+            needed="a semiring whose reduction is max or min",
+        )
     given = _weights(graph, weights, algebra, where)
     vector = jnp.asarray(as_array(x, f"{where}, x"))
     one_dtype(where, algebra, [given.dtype, vector.dtype], [weights, x])
     if vector.shape != (graph.n,):
-        shape = f"shape {vector.shape}"
-        raise ShapeError(where=f"{where}, x", given=shape, needed=f"({graph.n},)")
+        raise ShapeError(where=f"{where}, x", given=f"shape {vector.shape}", needed=f"({graph.n},)")
     return _best(algebra.times(vector[graph.senders], given), graph.receivers, graph.n, algebra)

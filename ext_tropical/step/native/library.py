@@ -36,11 +36,8 @@ ALIGN = "tenferro-ext-tropical.align.v1"
 CHAIN = "tenferro-ext-tropical.chain.v1"
 """The name of the custom call of chains."""
 
-PATHS = "tenferro-ext-tropical.shortest_paths.v1"
-"""The name of the custom call of shortest paths."""
-
-TREE_SUMS = "tenferro-ext-tropical.tree_sums.v1"
-"""The name of the custom call of sums along their trees."""
+PATHS = "tenferro-ext-tropical.shortest_paths.v1", "tenferro-ext-tropical.tree_sums.v1"
+"""The names of the custom calls of shortest paths, and of sums along their trees."""
 
 FILE = "kernels.shared"
 """The result of the build: a shared library, not a Python module."""
@@ -84,7 +81,7 @@ def native() -> Native:
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
-        for target in (TARGET, AT_WINNER, NETWORK_TARGET, ROWS, ALIGN, CHAIN, PATHS, TREE_SUMS):
+        for target in (TARGET, AT_WINNER, NETWORK_TARGET, ROWS, ALIGN, CHAIN, *PATHS):
             handler = getattr(library, f"tropical_{target.split('.')[1]}")
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform="cpu")
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
