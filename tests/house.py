@@ -78,7 +78,7 @@ def figures() -> dict[str, int]:
 BUDGETS = {
     "statements in tenferro_jax": 12_042,
     "statements in ext_tropical": 6_931,
-    "statements in tests": 16_040,
+    "statements in tests": 16_050,
     "files": 151,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,

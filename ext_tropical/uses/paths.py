@@ -24,7 +24,7 @@ from .path_op import PathSearch
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class EdgeGraph:
     """A directed graph of n nodes: edge e leads from senders[e] to receivers[e]. Edges are sorted
     and checked once, when the graph is made; their weights are an argument of what is asked.
@@ -77,7 +77,8 @@ class EdgeGraph:
         if np.any(senders[1:] < senders[:-1]):
             order = np.argsort(senders, kind="stable").astype(np.int32)
             ends = [jnp.asarray(x[order]) for x in (senders, receivers)]
-        for name, value in {**made, "by_sender": (*ends, jnp.asarray(order))}.items():
+        made |= {"n": int(self.n), "by_sender": (*ends, jnp.asarray(order))}
+        for name, value in made.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -126,9 +127,7 @@ class EdgeGraph:
         n, weights = matrix.shape[0], matrix.data
         if is_of_scipy:
             return cls(matrix.row, matrix.col, n), jnp.asarray(weights)
-        if isinstance(matrix.indices, jax.core.Tracer):
-            raise _traced(where)
-        ends = np.asarray(matrix.indices)
+        ends = np.asarray(_nodes(matrix.indices, 2**31 - 2, where))
         if hasattr(matrix, "indptr"):
             counts = np.diff(np.asarray(matrix.indptr))
             ends = np.stack([np.repeat(np.arange(n), counts), ends[: counts.sum()]], 1)
@@ -136,15 +135,6 @@ class EdgeGraph:
         live = np.flatnonzero((ends < n).all(1))
         weights = weights if len(live) == len(weights) else weights[live]
         return cls(ends[live, 0], ends[live, 1], n), weights
-
-
-def _traced(where: str) -> InvalidConfig:
-    return InvalidConfig(
-        where=where,
-        given="tracers, whose values are not known",
-        needed="arrays, which are sorted and checked",
-        fix="Make the graph outside the transform, and pass it as an argument.",
-    )
 
 
 def _nodes(given: ArrayLike, count: int, where: str) -> Any:
@@ -156,12 +146,18 @@ def _nodes(given: ArrayLike, count: int, where: str) -> Any:
         raise DTypeError(where=where, given=array.dtype.name, needed="integers")
     if isinstance(array, jax.core.Tracer):
         if where.startswith("EdgeGraph"):
-            raise _traced(where)
-        wide = jnp.where((array >= 0) & (array < count), array, -1)
-        return wide.astype(jnp.int32)
+            raise InvalidConfig(
+                where=where,
+                given="tracers, whose values are not known",
+                needed="arrays, which are sorted and checked",
+                fix="Make the graph outside the transform, and pass it as an argument.",
+            )
+        return _inside(array, count, -1)
     known = np.asarray(array)
     if not isinstance(count, int | np.integer) or not 0 <= count < 2**31 - 1:
-        raise InvalidConfig(where="EdgeGraph, n", given=repr(count), needed="an int from 0")
+        raise InvalidConfig(
+            where="EdgeGraph, n", given=repr(count), needed="an int from 0 to 2**31 - 2"
+        )
     wrong = np.flatnonzero((known < 0) | (known >= count))
     if len(wrong):
         raise InvalidConfig(
@@ -169,11 +165,17 @@ def _nodes(given: ArrayLike, count: int, where: str) -> Any:
             given=f"{known.reshape(-1)[wrong[0]]} at place {wrong[0]}",
             needed=f"nodes from 0 to {count - 1}",
         )
-    return known.astype(np.int32)
+    return array.astype(np.int32)
+
+
+def _inside(numbers: jax.Array, count: int, other: int) -> jax.Array:
+    """Numbers from 0 to count - 1 as int32, and `other` in place of the rest."""
+    wide = numbers if numbers.dtype.itemsize > 2 else numbers.astype(jnp.int32)
+    return jnp.where((wide >= 0) & (wide < count), wide, other).astype(jnp.int32)
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ShortestPaths:
     """The best paths from some nodes, as a pytree. Leading axes are those of sources.
 
@@ -458,8 +460,7 @@ def _segments(
     values = jnp.asarray(as_array(data, f"{where}, data"))
     places = jnp.asarray(as_array(ids, f"{where}, segment_ids"))
     if not jnp.issubdtype(places.dtype, jnp.integer):
-        given = places.dtype.name
-        raise DTypeError(where=f"{where}, segment_ids", given=given, needed="integers")
+        raise DTypeError(where=f"{where}, segment_ids", given=places.dtype.name, needed="integers")
     if values.ndim != 1 or values.shape != places.shape:
         raise ShapeError(
             where=where,
@@ -467,7 +468,7 @@ def _segments(
             needed="two arrays (E,)",
             fix="For more axes use jax.vmap.",
         )
-    return _best(values, places, count, semiring)
+    return on_automatic_axes(_best)(values, places, count=count, semiring=semiring)
 
 
 def _best(
@@ -475,15 +476,16 @@ def _best(
 ) -> Segments:
     """The winners by two scatters; values are gathered there, which is their derivative, too."""
     zero, most = jnp.asarray(semiring.zero(values.dtype)), np.int32(2**31 - 1)
-    places = jnp.where((places >= 0) & (places < count), places, count)
+    if values.shape == (0,):  # with an entry that is left out
+        values, places = jnp.full(1, zero), jnp.full(1, -1)
+    places = _inside(places, count, count)
     known = jax.lax.stop_gradient(values)
     cells = jnp.full(count, semiring.identity(values.dtype), values.dtype).at[places]
     best = (cells.max if semiring.reduction == "max" else cells.min)(known, mode="drop")
     # NaN is looked for apart, because not every platform's scatter keeps it.
-    own = jnp.append(best, zero)[places]
-    wins = (known == own) | (known != known)
-    number = jnp.where(wins, jnp.arange(len(values), dtype=np.int32), most)
-    rank = jnp.where(known != known, number - most, number)  # before all others
+    number = jnp.arange(len(values), dtype=np.int32)
+    wins = jnp.where(known == jnp.append(best, zero)[places], number, most)
+    rank = jnp.where(known != known, number - most, wins)  # before all others
     first = jnp.full(count, most).at[places].min(rank, mode="drop")
     winner = jnp.where(first == most, -1, jnp.where(first < 0, first + most, first))
     return Segments(jnp.where(winner < 0, zero, values[jnp.maximum(winner, 0)]), winner)
@@ -538,4 +540,6 @@ def sparse_matvec(
     one_dtype(where, algebra, [given.dtype, vector.dtype], [weights, x])
     if vector.shape != (graph.n,):
         raise ShapeError(where=f"{where}, x", given=f"shape {vector.shape}", needed=f"({graph.n},)")
-    return _best(algebra.times(vector[graph.senders], given), graph.receivers, graph.n, algebra)
+    return on_automatic_axes(
+        lambda w, x, g: _best(algebra.times(x[g.senders], w), g.receivers, g.n, algebra)
+    )(given, vector, graph)

@@ -293,6 +293,9 @@ def test_targets_end_the_search_and_keep_their_paths():
         assert some.path(9, 1).tolist() == [9]
     graph, weights = random_graph(3)
     some = shortest_paths(graph, weights, [0, 9], [7, 2, 7])
+    far = EdgeGraph([0], [299], np.int64(300))
+    by_int8 = jax.jit(lambda g, s: shortest_paths(g, [2.0], s).distances[299])
+    assert by_int8(far, jnp.int8(0)) == 2
     outside = jax.jit(lambda s, t: shortest_paths(graph, weights, s, t).distances)
     got = outside(jnp.array([-1, 30, 0]), jnp.array([30, -1, 7]))
     np.testing.assert_array_equal(got, [[INF] * 3, [INF] * 3, [INF, INF, some.distances[0, 0]]])
@@ -500,6 +503,13 @@ def test_segments(dtype):
                 assert winner[k] == (hits[np.isnan(data[hits])][:1].tolist() or hits.tolist())[0]
     slope = jax.grad(lambda x: segment_max(x, np.array([0, 0, 1, 1]), 3).value[:2].sum())
     np.testing.assert_array_equal(slope(np.array([2.0, 2.0, 1.0, 3.0])), [1, 0, 0, 1])
+    assert segment_min(np.zeros(0), np.zeros(0, int), 2).winner.tolist() == [-1, -1]
+    found = segment_max([1.0, 2.0, 3.0], np.int8([0, 1, -1]), 300).winner
+    assert found[:3].tolist() == [0, 1, -1]
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(np.arange(8.0), jax.NamedSharding(mesh, P("d")))
+        assert segment_max(x, np.arange(8) % 3, 3).winner.tolist() == [6, 7, 5]
 
 
 @pytest.mark.parametrize("semiring", ["max_plus", "min_plus", "max_mul", "min_max", "or_and"])
