@@ -77,9 +77,9 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_042,
-    "statements in ext_tropical": 6_931,
-    "statements in tests": 16_050,
-    "files": 151,
+    "statements in ext_tropical": 6_971,
+    "statements in tests": 16_085,
+    "files": 152,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,

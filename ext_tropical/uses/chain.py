@@ -22,7 +22,8 @@ from tenferro_jax.shapes import as_array
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import one_dtype
-from .chain_op import ChainSamples, ChainScore, along, each_column, each_state
+from .chain_op import ChainSamples, ChainScore
+from .chain_recurrence import along, each_column, each_state
 
 _ALL = LogSumExp()
 

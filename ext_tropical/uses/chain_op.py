@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.einsum.spread import State
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import (
     ExtensionOp,
@@ -28,10 +26,8 @@ from ..algebra.shipped import LogSumExp, or_and
 from ..network.question import TYPES, are_numbers
 from ..step.einsum_op import one_dtype
 from ..step.native.library import CHAIN, native, now
-from .alignment_op import diagonals, folded
 from .chain_lists import listed
-
-Values = tuple[jax.Array, ...]
+from .chain_recurrence import Values, along, best, drawn, each_column, each_state, length_of, sums
 
 
 class ChainOp(ExtensionOp):
@@ -215,11 +211,11 @@ class ChainScore(ChainOp):
                 outs[3] = each_column(outs[3], others[self.has_length], emission)
             return outs
         if isinstance(self.algebra, LogSumExp):
-            return _details(self, *inputs) if self.detailed else _messages(self, *inputs)[:1]
+            return sums(self, *inputs)
         if self.k:
-            length = _length(self, inputs[2], inputs[3:])
+            length = length_of(self, inputs[2], inputs[3:])
             return listed(self.k, self.band, self.algebra, length, *inputs[:3])
-        return _best(self, *inputs)[: self.output_count]
+        return best(self, *inputs)[: self.output_count]
 
     def differentiable_form(self) -> ExtensionOp:
         """With the details, by which the score is differentiated; details by a program's jvp."""
@@ -275,270 +271,7 @@ class ChainSamples(ChainOp):
         return [TensorMeta(np.dtype("int32"), inputs[-1].shape)]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        return [_drawn(self, *self.without_columns(inputs))]
-
-
-# --- the recurrence over times --------------------------------------------------------------------
-#
-# The message at t has for each state the score of what leads to it, its emission included. What
-# lies behind the length is replaced before it is used, so that NaN does not get into derivatives.
-
-
-def each_state(emission: jax.Array, columns: jax.Array) -> jax.Array:
-    """(T, S) of an emission (T, C) and columns (S,); NaN where there is no such column."""
-    places = jnp.where(columns < 0, emission.shape[1], columns)
-    return jnp.asarray(emission).at[:, places].get(mode="fill", fill_value=jnp.nan)
-
-
-def each_column(found: jax.Array, columns: jax.Array, emission: jax.Array) -> jax.Array:
-    """The sums of the states (T, S) of each column of the emission (T, C)."""
-    return jax.linear_transpose(lambda x: each_state(x, columns), emission)(found)[0]
-
-
-def _length(op: ChainOp, emission: jax.Array, others: Sequence[jax.Array]) -> jax.Array | int:
-    return others[0] if op.has_length else emission.shape[0]
-
-
-def _padded(op: ChainOp, message: jax.Array) -> jax.Array:
-    return jnp.concatenate([jnp.full(op.band - 1, op.algebra.zero(message.dtype)), message])
-
-
-def _into_before(op: ChainOp, x: jax.Array) -> jax.Array:
-    """Sums of an array (rows, S) over the places that a state before has in it."""
-    if not op.band:
-        return x.sum(1)
-    rows, states = x.shape
-    flat = jnp.pad(x, ((0, 0), (0, rows))).reshape(-1)[: rows * (states + rows - 1)]
-    return flat.reshape(rows, -1).sum(0)[rows - 1 :]
-
-
-def _ordered(op: ChainOp, transition: jax.Array) -> jax.Array:
-    """The transition, rows of a band in the order of the states before."""
-    return transition[:, ::-1] if op.band else transition
-
-
-def _arriving(op: ChainOp, message: jax.Array, matrix: jax.Array) -> jax.Array:
-    """The score of what leads to each state by each state before: an array (rows, S), rows in the
-    order of the states before.
-    """
-    if not op.band:
-        return op.algebra.times(jnp.broadcast_to(message[:, None], matrix.shape), matrix)
-    padded = _padded(op, message)
-    known = diagonals(jnp.broadcast_to(padded, (op.band, len(padded))), matrix.shape[1])
-    row, column = (lax.broadcasted_iota(jnp.int32, matrix.shape, axis) for axis in (0, 1))
-    worst = jnp.asarray(op.algebra.identity(message.dtype))
-    return jnp.where(row + column >= op.band - 1, op.algebra.times(known, matrix), worst)
-
-
-def _column(
-    op: ChainOp, message: jax.Array, column: jax.Array, state: jax.Array
-) -> tuple[jax.Array, jax.Array | int]:
-    """The candidates that lead to one state, and the number of the first state among them."""
-    if not op.band:
-        return op.algebra.times(message, column), 0
-    known = lax.dynamic_slice(_padded(op, message), (state,), (op.band,))
-    first = state - (op.band - 1)
-    worst = jnp.asarray(op.algebra.identity(message.dtype))
-    there = first + jnp.arange(op.band, dtype=jnp.int32) >= 0
-    return jnp.where(there, op.algebra.times(known, column), worst), first
-
-
-def _shift(x: jax.Array, axis: int | None = None) -> jax.Array:
-    """The maximum where that is finite, else 0."""
-    greatest = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
-    return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
-
-
-def _log_sum_exp(x: jax.Array) -> jax.Array:
-    """Over the first axis. Its derivatives are zero, not NaN, at candidates that are -inf."""
-    shift = _shift(x, 0)
-    total = jnp.sum(jnp.exp(x - shift), 0)
-    some = total != 0
-    return jnp.where(some, shift[0] + jnp.log(jnp.where(some, total, 1)), -jnp.inf)
-
-
-def _shares(x: jax.Array) -> jax.Array:
-    """The softmax over the first axis; 0 where all are -inf."""
-    weights = jnp.exp(x - _shift(x, 0))
-    total = jnp.sum(weights, 0, keepdims=True)
-    return weights / jnp.where(total != 0, total, 1)
-
-
-def _messages(
-    op: ChainOp, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The score; all messages, (T, S), under log_sum_exp less their maximum; and the last one.
-    Behind the length they are that at its end.
-    """
-    algebra, length = op.algebra, _length(op, emission, others)
-    is_log = isinstance(algebra, LogSumExp)
-    zero, one = (jnp.asarray(f(emission.dtype)) for f in (algebra.zero, algebra.one))
-
-    def less(x: jax.Array) -> Values:
-        """A message and its shift."""
-        shift = _shift(x)[0] if is_log else one
-        return (x - shift if is_log else x), shift
-
-    def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
-        t, seen, own = given
-        matrix = transition[0] if own is None else own
-        if op.has_length:
-            matrix, seen = (jnp.where(t < length, x, one) for x in (matrix, seen))
-        candidates = _arriving(op, message, matrix)
-        arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
-        new, shift = less(algebra.times(arrived, seen))
-        if op.has_length:
-            new, shift = jnp.where(t < length, new, message), jnp.where(t < length, shift, one)
-        return new, (new, shift)
-
-    transition = _ordered(op, transition)
-    first, shift = less(algebra.times(initial, emission[0]))
-    times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
-    given = times, emission[1:], None if transition.shape[0] == 1 else transition
-    last, (messages, shifts) = lax.scan(step, first, given)
-    score = _log_sum_exp(last) + (shift + jnp.sum(shifts)) if is_log else algebra.best(last, 0)
-    messages = jnp.concatenate([first[None], messages])
-    return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), messages, last
-
-
-def _walked(
-    op: ChainOp,
-    transition: jax.Array,
-    length: jax.Array | int,
-    messages: jax.Array,
-    choose: Callable[..., jax.Array],
-    given: jax.Array | None = None,
-) -> jax.Array:
-    """The states from first to last, int32 (T,), chosen from the last to the first; -1 behind the
-    length.
-
-    Args:
-      op: what may lead to a state.
-      transition: as `_ordered` gives it.
-      length: of the sequence.
-      messages: of all times.
-      choose: of candidates and an entry of `given`: the number of one of them.
-      given: (T,), or None.
-    """
-    count = messages.shape[0]
-
-    def back(state: jax.Array, at: State) -> tuple[jax.Array, jax.Array]:
-        t, entry = at
-        column = transition[0 if transition.shape[0] == 1 else t - 1, :, state]
-        candidates, first = _column(op, messages[t - 1], column, state)
-        before = jnp.maximum(first + choose(candidates, entry), 0)
-        before = jnp.where(t < length, before, state) if op.has_length else before
-        return before, before
-
-    # Over descending times instead of reverse=True, because converters of jaxprs support only
-    # forward scans.
-    times = jnp.flip(1 + jnp.arange(count - 1, dtype=jnp.int32))
-    end = jnp.clip(length - 1, 0, count - 1) if op.has_length else -1
-    last = choose(messages[-1], None if given is None else given[end])
-    _, states = lax.scan(back, last, (times, None if given is None else jnp.flip(given[:-1])))
-    states = jnp.concatenate([jnp.flip(states, 0), last[None]])
-    live = jnp.arange(count, dtype=jnp.int32) < length if op.has_length else True
-    return jnp.where(live, states, -1)
-
-
-def _first(found: jax.Array) -> jax.Array:
-    """The number of the first True, else of the last entry: XLA's argmax is slow on CPU."""
-    number = jnp.arange(len(found), dtype=jnp.int32)
-    return jnp.min(jnp.where(found, number, len(found) - 1))
-
-
-def _best(
-    op: ChainOp, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The score and the states of the best sequence."""
-    score, messages, _ = _messages(op, initial, transition, emission, *others)
-
-    def choose(candidates: jax.Array, _: None) -> jax.Array:
-        best = op.algebra.best(candidates, 0)
-        return _first((candidates == best) | (candidates != candidates))
-
-    length = _length(op, emission, others)
-    states = _walked(op, _ordered(op, transition), length, messages, choose)
-    return score, jnp.where(score != jnp.asarray(op.algebra.zero(score.dtype)), states, -1)
-
-
-def _drawn(
-    op: ChainOp, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
-) -> jax.Array:
-    """The states of each sample."""
-    score, messages, _ = _messages(op, initial, transition, emission, *others)
-
-    def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
-        weights = jnp.exp(candidates - _shift(candidates))
-        sums = jnp.cumsum(weights)
-        number = jnp.arange(len(weights), dtype=jnp.int32)
-        greatest = jnp.max(jnp.where(weights > 0, number, 0))
-        return jnp.minimum(_first(sums > uniform * sums[-1]), greatest)
-
-    length, transition = _length(op, emission, others), _ordered(op, transition)
-    walk = functools.partial(_walked, op, transition, length, messages, choose)
-    return jnp.where(abs(score) < jnp.inf, jax.vmap(walk)(others[-1]), -1)
-
-
-def _details(
-    op: ChainOp, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
-) -> Values:
-    """The score of all sequences, and its derivatives: the probabilities of states, and of pairs of
-    states, from the last to the first.
-    """
-    score, messages, last = _messages(op, initial, transition, emission, *others)
-    matrices, length = _ordered(op, transition), _length(op, emission, others)
-    is_one = transition.shape[0] == 1
-
-    def back(state: State, given: State) -> State:
-        after, total = state
-        t, message, own = given
-        matrix = matrices[0] if own is None else own
-        if op.has_length:
-            matrix = jnp.where(t < length, matrix, 0)
-        pairs = _shares(_arriving(op, message, matrix)) * after[None]
-        here, before = after, _into_before(op, pairs)
-        if op.has_length:
-            pairs, here = (jnp.where(t < length, x, 0) for x in (pairs, here))
-            before = jnp.where(t < length, before, after)
-        return (before, total + pairs if is_one else total), (here, () if is_one else pairs)
-
-    state = _shares(last), jnp.zeros_like(matrices[0] if is_one else score)
-    times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
-    given = times, messages[:-1], None if is_one else matrices
-    given = jax.tree.map(functools.partial(jnp.flip, axis=0), given)
-    (first, total), (states, pairs) = lax.scan(back, state, given)
-    moves = _ordered(op, total[None] if is_one else jnp.flip(pairs, 0))
-    parts = first, moves, jnp.concatenate([first[None], jnp.flip(states, 0)])
-    number = [jnp.arange(x.shape[0], dtype=jnp.int32) for x in parts[1:]]
-    counts = True, (1 + number[0] < length)[:, None, None], (number[1] < length)[:, None]
-    wrong = jnp.where(score == -jnp.inf, 0, jnp.nan).astype(score.dtype)
-    wrongs = (jnp.where(live, wrong, 0) for live in counts)
-    is_known = abs(score) < jnp.inf
-    return score, *(jnp.where(is_known, *both) for both in zip(parts, wrongs, strict=True))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def along(op: ChainOp, states: jax.Array, *inputs: jax.Array) -> jax.Array:
-    """The product of the entries that each sequence of states uses; states of -1 use none."""
-    initial, transition, emission, *_ = op.without_columns(inputs)
-    one, count = jnp.asarray(op.algebra.one(emission.dtype)), emission.shape[0]
-    before, after = states[..., :-1], states[..., 1:]
-    time = lax.broadcasted_iota(jnp.int32, states.shape, states.ndim - 1)
-    row = 0 if transition.shape[0] == 1 else time[..., :-1]
-    moves = transition[row, after - before if op.band else before, after]
-    seen = emission[time, states]
-
-    def used(x: jax.Array, some: jax.Array) -> jax.Array:
-        return jnp.where(some >= 0, x, one)
-
-    first = used(initial[states[..., :1]], states[..., :1])
-    entries = jnp.concatenate([first, used(moves, after), used(seen, states)], axis=-1)
-    if not isinstance(count, int):
-        start, entries = jnp.full(states.shape[:-1], one), jnp.moveaxis(entries, -1, 0)
-        return lax.scan(lambda product, x: (op.algebra.times(product, x), None), start, entries)[0]
-    rows = entries.reshape(-1, entries.shape[-1])
-    return jax.vmap(lambda row: folded(op.algebra.times, row, one))(rows).reshape(states.shape[:-1])
+        return [drawn(self, *self.without_columns(inputs))]
 
 
 # --- the native CPU kernel ------------------------------------------------------------------------

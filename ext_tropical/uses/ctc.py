@@ -15,7 +15,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
 from .chain import Chain, mapped, narrow, require_numbers
-from .chain_op import each_state
+from .chain_recurrence import each_state
 
 
 def ctc_chain(

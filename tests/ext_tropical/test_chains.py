@@ -756,3 +756,49 @@ def test_nan_is_never_hidden():
     result = viterbi(*inputs)
     assert (jnp.isnan(result.score), result.states[1]) == (True, 1)
     assert jnp.isnan(viterbi(*inputs, k=2).score[0])
+
+
+def by_numpy(initial, transition, emission):
+    """Score and expected uses, by sums of exponentials in float64."""
+    initial, transition, emission = (
+        np.asarray(x, np.float64) for x in (initial, transition, emission)
+    )
+    ahead, behind = [initial + emission[0]], [np.zeros(len(initial))]
+    for t in range(1, len(emission)):
+        ahead.append(np.logaddexp.reduce(ahead[-1][:, None] + transition, 0) + emission[t])
+        after = behind[-1] + emission[len(emission) - t]
+        behind.append(np.logaddexp.reduce(transition + after[None], 1))
+    score, behind = np.logaddexp.reduce(ahead[-1]), np.array(behind[::-1])
+    states = np.exp(np.array(ahead) + behind - score)
+    after = (behind + emission)[1:, None]
+    pairs = np.exp(np.array(ahead)[:-1, :, None] + transition + after - score).sum(0)
+    return score, states[0], pairs[None], states
+
+
+@pytest.mark.parametrize("wide", [0, 24.9, 25.1, 80])
+def test_sums_without_the_library_against_numpy(wide):
+    """Transitions that lie almost as far apart as sums of scaled numbers allow, and beyond; chains
+    of both kinds, impossible states and NaN in one batch. Emissions of any width.
+    """
+    rng = np.random.default_rng(0)
+    initial, transition, emission = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((6, 5), (6, 1, 5, 5), (6, 30, 5))
+    )
+    transition -= wide * (rng.random(transition.shape) < 0.4)
+    transition = np.clip(transition, transition.max((2, 3), keepdims=True) - max(wide, 5), None)
+    emission[1] *= 300
+    initial[2, :4] = emission[3, ::2, 1] = transition[3, 0, 2] = -np.inf
+    emission[4, 7] = -np.inf
+    emission[5, 3, 0] = np.nan
+    inputs = initial, transition, emission
+    for detailed in (False, True):
+        op = ChainScore(log_sum_exp(), detailed=detailed)
+        run = functools.partial(apply, op, runtimes=op.runtimes.only(RouteKind.LOWERING))
+        found = jax.jit(jax.vmap(run))(*inputs)
+        for k in range(4):
+            wanted = by_numpy(initial[k], transition[k, 0], emission[k])
+            for got, want in zip(found, wanted):
+                np.testing.assert_allclose(got[k], want, rtol=2e-5, atol=1e-5 * (1 + 99 * (k == 1)))
+        assert found[0][4] == -np.inf
+        assert np.isnan(found[0][5])
+        assert not any(np.any(part[4]) for part in found[1:])

@@ -1,0 +1,350 @@
+"""The recurrence of chains over times: best sequences, sums over all with derivatives, samples."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tenferro_jax.einsum.spread import State
+
+from ..algebra.shipped import LogSumExp
+from .alignment_op import diagonals, folded
+
+Values = tuple[jax.Array, ...]
+Op = Any  # a ChainOp, whose module imports this one
+
+# The message at t has for each state the score of what leads to it, its emission included. What
+# lies behind the length is replaced before it is used, so that NaN does not get into derivatives.
+
+
+def each_state(emission: jax.Array, columns: jax.Array) -> jax.Array:
+    """(T, S) of an emission (T, C) and columns (S,); NaN where there is no such column."""
+    places = jnp.where(columns < 0, emission.shape[1], columns)
+    return jnp.asarray(emission).at[:, places].get(mode="fill", fill_value=jnp.nan)
+
+
+def each_column(found: jax.Array, columns: jax.Array, emission: jax.Array) -> jax.Array:
+    """The sums of the states (T, S) of each column of the emission (T, C)."""
+    return jax.linear_transpose(lambda x: each_state(x, columns), emission)(found)[0]
+
+
+def length_of(op: Op, emission: jax.Array, others: Sequence[jax.Array]) -> jax.Array | int:
+    """How many times count."""
+    return others[0] if op.has_length else emission.shape[0]
+
+
+def _kept(op: Op, live: jax.Array, x: jax.Array, other: jax.typing.ArrayLike) -> jax.Array:
+    """What lies behind the length is replaced."""
+    return jnp.where(live, x, other) if op.has_length else x
+
+
+def _padded(op: Op, message: jax.Array) -> jax.Array:
+    return jnp.concatenate([jnp.full(op.band - 1, op.algebra.zero(message.dtype)), message])
+
+
+def _ordered(op: Op, transition: jax.Array) -> jax.Array:
+    """The transition, rows of a band in the order of the states before."""
+    return transition[:, ::-1] if op.band else transition
+
+
+def _arriving(op: Op, message: jax.Array, matrix: jax.Array) -> jax.Array:
+    """The score of what leads to each state by each state before: an array (rows, S), rows in the
+    order of the states before.
+    """
+    if not op.band:
+        return op.algebra.times(jnp.broadcast_to(message[:, None], matrix.shape), matrix)
+    padded = _padded(op, message)
+    known = diagonals(jnp.broadcast_to(padded, (op.band, len(padded))), matrix.shape[1])
+    row, column = (lax.broadcasted_iota(jnp.int32, matrix.shape, axis) for axis in (0, 1))
+    worst = jnp.asarray(op.algebra.identity(message.dtype))
+    return jnp.where(row + column >= op.band - 1, op.algebra.times(known, matrix), worst)
+
+
+def _column(
+    op: Op, message: jax.Array, column: jax.Array, state: jax.Array
+) -> tuple[jax.Array, jax.Array | int]:
+    """The candidates that lead to one state, and the number of the first state among them."""
+    if not op.band:
+        return op.algebra.times(message, column), 0
+    known = lax.dynamic_slice(_padded(op, message), (state,), (op.band,))
+    first = state - (op.band - 1)
+    worst = jnp.asarray(op.algebra.identity(message.dtype))
+    there = first + jnp.arange(op.band, dtype=jnp.int32) >= 0
+    return jnp.where(there, op.algebra.times(known, column), worst), first
+
+
+def _shift(x: jax.Array, axis: int | None = None) -> jax.Array:
+    """The maximum where that is finite, else 0."""
+    greatest = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
+    return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
+
+
+def _log_sum_exp(x: jax.Array) -> jax.Array:
+    """Over the first axis. Its derivatives are zero, not NaN, at candidates that are -inf."""
+    shift = _shift(x, 0)
+    total = jnp.sum(jnp.exp(x - shift), 0)
+    some = total != 0
+    return jnp.where(some, shift[0] + jnp.log(jnp.where(some, total, 1)), -jnp.inf)
+
+
+def messages_of(
+    op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The score; all messages, (T, S), under log_sum_exp less their maximum; and the last one.
+    Behind the length they are that at its end.
+    """
+    algebra, length = op.algebra, length_of(op, emission, others)
+    is_log = isinstance(algebra, LogSumExp)
+    zero, one = (jnp.asarray(f(emission.dtype)) for f in (algebra.zero, algebra.one))
+
+    def less(x: jax.Array) -> Values:
+        """A message and its shift."""
+        shift = _shift(x)[0] if is_log else one
+        return (x - shift if is_log else x), shift
+
+    def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
+        t, seen, own = given
+        matrix = transition[0] if own is None else own
+        matrix, seen = (_kept(op, t < length, x, one) for x in (matrix, seen))
+        candidates = _arriving(op, message, matrix)
+        arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
+        new, shift = less(algebra.times(arrived, seen))
+        new, shift = _kept(op, t < length, new, message), _kept(op, t < length, shift, one)
+        return new, (new, shift)
+
+    transition = _ordered(op, transition)
+    first, shift = less(algebra.times(initial, emission[0]))
+    times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
+    given = times, emission[1:], None if transition.shape[0] == 1 else transition
+    last, (messages, shifts) = lax.scan(  # of which derivatives keep no candidates
+        jax.checkpoint(step, prevent_cse=False) if is_log else step, first, given
+    )
+    score = _log_sum_exp(last) + (shift + jnp.sum(shifts)) if is_log else algebra.best(last, 0)
+    messages = jnp.concatenate([first[None], messages])
+    return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), messages, last
+
+
+def _walked(
+    op: Op,
+    transition: jax.Array,
+    length: jax.Array | int,
+    messages: jax.Array,
+    choose: Callable[..., jax.Array],
+    given: jax.Array | None = None,
+) -> jax.Array:
+    """The states from first to last, int32 (T,), chosen from the last to the first; -1 behind the
+    length.
+
+    Args:
+      op: what may lead to a state.
+      transition: as `_ordered` gives it.
+      length: of the sequence.
+      messages: of all times.
+      choose: of candidates and an entry of `given`: the number of one of them.
+      given: (T,), or None.
+    """
+    count = messages.shape[0]
+
+    def back(state: jax.Array, at: State) -> tuple[jax.Array, jax.Array]:
+        t, entry = at
+        column = transition[0 if transition.shape[0] == 1 else t - 1, :, state]
+        candidates, first = _column(op, messages[t - 1], column, state)
+        before = jnp.maximum(first + choose(candidates, entry), 0)
+        before = jnp.where(t < length, before, state) if op.has_length else before
+        return before, before
+
+    # Over descending times instead of reverse=True, because converters of jaxprs support only
+    # forward scans.
+    times = jnp.flip(1 + jnp.arange(count - 1, dtype=jnp.int32))
+    end = jnp.clip(length - 1, 0, count - 1) if op.has_length else -1
+    last = choose(messages[-1], None if given is None else given[end])
+    _, states = lax.scan(back, last, (times, None if given is None else jnp.flip(given[:-1])))
+    states = jnp.concatenate([jnp.flip(states, 0), last[None]])
+    live = jnp.arange(count, dtype=jnp.int32) < length if op.has_length else True
+    return jnp.where(live, states, -1)
+
+
+def _first(found: jax.Array) -> jax.Array:
+    """The number of the first True, else of the last entry: XLA's argmax is slow on CPU."""
+    number = jnp.arange(len(found), dtype=jnp.int32)
+    return jnp.min(jnp.where(found, number, len(found) - 1))
+
+
+def best(
+    op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The score and the states of the best sequence."""
+    score, messages, _ = messages_of(op, initial, transition, emission, *others)
+
+    def choose(candidates: jax.Array, _: None) -> jax.Array:
+        best = op.algebra.best(candidates, 0)
+        return _first((candidates == best) | (candidates != candidates))
+
+    length = length_of(op, emission, others)
+    states = _walked(op, _ordered(op, transition), length, messages, choose)
+    return score, jnp.where(score != jnp.asarray(op.algebra.zero(score.dtype)), states, -1)
+
+
+def drawn(
+    op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> jax.Array:
+    """The states of each sample."""
+    score, messages, _ = messages_of(op, initial, transition, emission, *others)
+
+    def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
+        weights = jnp.exp(candidates - _shift(candidates))
+        sums = jnp.cumsum(weights)
+        number = jnp.arange(len(weights), dtype=jnp.int32)
+        greatest = jnp.max(jnp.where(weights > 0, number, 0))
+        return jnp.minimum(_first(sums > uniform * sums[-1]), greatest)
+
+    length, transition = length_of(op, emission, others), _ordered(op, transition)
+    walk = functools.partial(_walked, op, transition, length, messages, choose)
+    return jnp.where(abs(score) < jnp.inf, jax.vmap(walk)(others[-1]), -1)
+
+
+def details(op: Op, *inputs: jax.Array) -> Values:
+    """The score of all sequences, and its derivatives."""
+    score, back = jax.vjp(lambda *xs: messages_of(op, *xs, *inputs[3:])[0], *inputs[:3])
+    _, moves, states = back(jnp.ones_like(score))
+    return score, *_known(score, length_of(op, inputs[2], inputs[3:]), moves, states)
+
+
+def _known(
+    score: jax.Array, length: jax.Array | int, moves: jax.Array, states: jax.Array
+) -> Values:
+    """Derivatives of the score: 0 if no sequence is possible and behind the length, else NaN if the
+    score is NaN or inf.
+    """
+    wrong = jnp.where(score == -jnp.inf, 0, jnp.nan).astype(score.dtype)
+
+    def known(x: jax.Array, first: int) -> jax.Array:
+        times = lax.expand_dims(first + jnp.arange(x.shape[0], dtype=jnp.int32), range(1, x.ndim))
+        return jnp.where(times < length, jnp.where(abs(score) < jnp.inf, x, wrong), 0)
+
+    return (states := known(states, 0))[0], known(moves, 1), states
+
+
+# --- sums of numbers instead of logarithms --------------------------------------------------------
+#
+# Where the transitions of a step lie within `narrow` of each other, so do the numbers that arrive
+# at the states from either end, whose logarithms the scores are, and the first of them scales all.
+# What is then too small for the dtype is too small to matter in any way on.
+
+
+def _product(row: jax.Array, matrix: jax.Array) -> jax.Array:
+    """XLA CPU calls a function for a matmul, which takes longer than a small one."""
+    return (
+        jnp.sum(row[:, None] * matrix, 0)
+        if len(row) < 32
+        else jnp.matmul(row, matrix, precision=lax.Precision.HIGHEST)
+    )
+
+
+def sums(
+    op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
+) -> Values:
+    """The score of all sequences, and if the op is detailed its derivatives."""
+    exact, kind = details if op.detailed else messages_of, jnp.finfo(seen.dtype)
+    # Half of the exponents that the dtype has below 1, without those of its digits and of 31 bits.
+    narrow = float(-kind.minexp - kind.nmant - 31) / 2 * math.log(2)
+    if op.curved or op.band or narrow <= 0:
+        return exact(op, initial, moves, seen, *others)[: op.output_count]
+    if moves.shape[0] > 1:
+        times = 1 + lax.broadcasted_iota(jnp.int32, (moves.shape[0], 1, 1), 0)
+        moves = _kept(op, times < length_of(op, seen, others), moves, 0)
+
+    def asked(number: int, way: Callable[..., tuple[jax.Array, Values]], state: State) -> State:
+        # By a loop and not a cond, which under vmap would compute all ways for all chains. What
+        # the body takes depends on the state, or XLA would compute it before the loop.
+        return lax.while_loop(
+            lambda state: state[0] == number,
+            lambda state: way(op, initial, moves, jnp.where(state[0] == number, seen, 0), *others),
+            state,
+        )
+
+    is_narrow = jnp.all(jnp.max(moves, (1, 2)) - jnp.min(moves, (1, 2)) <= narrow)
+    zeros = jnp.zeros((), seen.dtype), *map(jnp.zeros_like, (initial, moves, seen))
+    state = asked(0, _scaled, (jnp.where(is_narrow, jnp.int32(0), 1), zeros[: op.output_count]))
+    return asked(1, lambda *xs: (jnp.int32(2), exact(*xs)[: op.output_count]), state)[1]
+
+
+def _scaled(
+    op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
+) -> tuple[jax.Array, Values]:
+    """These of numbers; and 2, or 1 where they are none."""
+    length, count, start = length_of(op, seen, others), seen.shape[0], initial + seen[0]
+    live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
+    seen = _kept(op, live[:, None], seen[1:], 0)
+    # Maxima of short rows by columns, because XLA CPU is slow with them.
+    tops = functools.reduce(jnp.maximum, seen.T) if seen.shape[1] <= 8 else jnp.max(seen, 1)
+    top, most = jnp.max(start), jnp.max(moves, (1, 2))
+    weights, start = jnp.exp(seen - tops[:, None]), jnp.exp(start - top)
+    matrices = jnp.exp(moves - most[:, None, None])
+    shared = matrices[0] if moves.shape[0] == 1 else None
+
+    def step(before: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
+        is_live, weight, own = given
+        arrived = _product(before, own if shared is None else shared)
+        new = _kept(op, is_live, arrived * (1 / arrived[0]) * weight, before)
+        return new, _kept(op, is_live, arrived if op.detailed else arrived[0], 1)
+
+    given = live, weights, matrices if shared is None else None
+    last, arrived = lax.scan(step, start, given)
+    scales = arrived[:, :1] if op.detailed else arrived
+    shift = top + jnp.sum(_kept(op, live, tops + most, 0))
+    score = jnp.log(jnp.sum(last)) + jnp.sum(jnp.log(scales)) + shift
+    impossible = (length < 1) | (length > count) | (shift == -jnp.inf)
+    number = jnp.where(impossible | (score == score), jnp.int32(2), 1)
+    score = jnp.where(impossible, -jnp.inf, score)
+    if not op.detailed:
+        return number, (score,)
+
+    def back(after: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
+        is_live, weight, own, scale = given
+        matrix = (own if shared is None else shared).T
+        before = _kept(op, is_live, _product(after * (1 / scale) * weight, matrix), after)
+        return before, before
+
+    end = jnp.full_like(last, 1 / jnp.sum(last))
+    ahead = jnp.append(lax.scan(back, end, (*given, scales), reverse=True)[1], end[None], 0)
+    messages = jnp.append(start[None], arrived * (1 / scales) * weights, 0)
+    states = messages * ahead
+    whole = jnp.sum(states, 1, keepdims=True)
+    uses = _kept(op, live[:, None], ahead[1:] * (1 / scales) * weights / whole[1:], 0)
+    pairs = matrices * jnp.einsum(
+        "ts,tr->tsr" if shared is None else "ts,tr->sr",
+        messages[:-1],
+        uses,
+        precision=lax.Precision.HIGHEST,
+    ).reshape(moves.shape)
+    return number, (score, *_known(score, length, pairs, states / whole))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def along(op: Op, states: jax.Array, *inputs: jax.Array) -> jax.Array:
+    """The product of the entries that each sequence of states uses; states of -1 use none."""
+    initial, transition, emission, *_ = op.without_columns(inputs)
+    one, count = jnp.asarray(op.algebra.one(emission.dtype)), emission.shape[0]
+    before, after = states[..., :-1], states[..., 1:]
+    time = lax.broadcasted_iota(jnp.int32, states.shape, states.ndim - 1)
+    row = 0 if transition.shape[0] == 1 else time[..., :-1]
+    moves = transition[row, after - before if op.band else before, after]
+    seen = emission[time, states]
+
+    def used(x: jax.Array, some: jax.Array) -> jax.Array:
+        return jnp.where(some >= 0, x, one)
+
+    first = used(initial[states[..., :1]], states[..., :1])
+    entries = jnp.concatenate([first, used(moves, after), used(seen, states)], axis=-1)
+    if not isinstance(count, int):
+        start, entries = jnp.full(states.shape[:-1], one), jnp.moveaxis(entries, -1, 0)
+        return lax.scan(lambda product, x: (op.algebra.times(product, x), None), start, entries)[0]
+    rows = entries.reshape(-1, entries.shape[-1])
+    return jax.vmap(lambda row: folded(op.algebra.times, row, one))(rows).reshape(states.shape[:-1])
