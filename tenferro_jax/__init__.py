@@ -14,6 +14,7 @@ from .version import __version__ as __version__
 from typing import TYPE_CHECKING
 
 from .ad import grad, jvp, linearize, vjp
+from .both_modes import both_modes
 from .einsum.einsum_plan import plan_einsum
 from .errors import TenferroError, answers
 from .extension.execution import host_errors
@@ -33,6 +34,7 @@ __all__ = [
     "Graph",
     "TenferroError",
     "TensorMeta",
+    "both_modes",
     "check",
     "einsum",
     "export",

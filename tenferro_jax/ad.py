@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .both_modes import both_modes
 from .errors import InvalidConfig, TenferroError, Unsupported, require_capacity
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
@@ -107,7 +108,10 @@ def jvp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
     def run(*both: PyTree) -> PyTree:
         args, tangents = both[:count], jax.tree.leaves(both[count:])
         outs, out_tangents, others = jax.jvp(
-            lambda *m: active.of(m, args), active.moving_of(args), tuple(tangents), has_aux=True
+            both_modes(lambda *m: active.of(m, args)),
+            active.moving_of(args),
+            tuple(tangents),
+            has_aux=True,
         )
         return active.outputs(outs, others), active.outputs(out_tangents, None)
 
@@ -180,7 +184,7 @@ def linearize(
 
     def first(*args: PyTree) -> PyTree:
         outs, push, others = jax.linearize(
-            lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True
+            both_modes(lambda *m: active.of(m, args)), *active.moving_of(args), has_aux=True
         )
         residuals, tree = jax.tree.flatten(push)
         trees.append(tree)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import functools
+import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import jax
 import jax.ad_checkpoint
 import jax.export
+from jax.experimental import hijax, jet
 from jax.experimental.custom_partitioning import (
     ArrayMapping,
     SdyShardingRule,
@@ -31,7 +33,7 @@ from jax.extend.mlir import (
     serialize_portable_artifact,
 )
 from jax.extend.mlir.dialects import stablehlo
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 from .errors import InvalidConfig, Unsupported
 
@@ -43,6 +45,15 @@ COMPATIBILITY = tuple(
 
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim: Callable[[object], bool] = jax.export.is_symbolic_dim  # type: ignore[assignment]
+with jax.ensure_compile_time_eval():
+    _EAGER = jexc.get_opaque_trace_state()
+
+
+def is_eager() -> bool:
+    """Whether no transform is at work: values are computed, and nothing is differentiated."""
+    return bool(jexc.get_opaque_trace_state() == _EAGER)
+
+
 function_of: Callable[..., Callable[..., list[jax.Array]]] = jexc.jaxpr_as_fun
 checkpoint_name: Callable[[jax.Array, str], jax.Array] = jax.ad_checkpoint.checkpoint_name
 
@@ -73,6 +84,10 @@ class Assumptions(list[tuple[Any, Any, str]]):
 Aval: TypeAlias = jax.core.ShapedArray
 LoweringContext: TypeAlias = mlir.LoweringRuleContext
 IrValue: TypeAlias = "ir.Value[Any]"
+Tangent: TypeAlias = Any
+"""An array, or a symbolic zero."""
+Axis: TypeAlias = Any
+"""What a batching rule is told about the axis of a vmap."""
 Params: TypeAlias = dict[str, Any]
 """What an equation is called with: of each primitive something else."""
 ClosedJaxpr: TypeAlias = jexc.ClosedJaxpr | jexc.Jaxpr
@@ -95,6 +110,7 @@ class Eqn(Protocol):
     """An equation of a jaxpr."""
 
     primitive: jexc.Primitive
+    effects: Any
     params: Params
     invars: Sequence[Atom]
     outvars: Sequence[Atom]
@@ -134,21 +150,34 @@ def make_primitive(
     jvp: Callable[..., object],
     transpose: Callable[..., list[jax.Array | None]],
     batch: Callable[..., object],
-    lowering: Callable[..., Any],
+    lowering: Callable[..., Any] | None = None,
+    effects: Callable[..., object] | None = None,
+    series: Callable[..., Callable[..., object]] | None = None,
 ) -> Any:
     """A multi-result primitive with all its rules; each rule also receives the primitive's params
-    as keywords.
+    as keywords. Without `lowering` it is lowered as `impl`; `effects` gives its effects,
+    `series` the function whose Taylor series jax.experimental.jet takes.
     """
     p = jexc.Primitive(name)
     p.multiple_results = True
-    p.def_abstract_eval(abstract_eval)
+    p.def_effectful_abstract_eval(
+        lambda *avals, **params: (
+            abstract_eval(*avals, **params),
+            effects(**params) if effects else jexc.no_effects,
+        )
+    )
     p.def_impl(impl)
     ad.primitive_jvps[p] = jvp
     ad.primitive_transposes[p] = transpose
     batching.fancy_primitive_batchers[p] = batch
     # One rule for all platforms, so that an export for several platforms has one call instead of a
     # switch over platforms.
-    mlir.register_lowering(p, lowering)
+    if series is not None:
+        rules: Any = jet.jet_rules
+        rules[p] = lambda primals, given, **params: jet.jet(
+            series(**params), primals, given, factorial_scaled=False
+        )
+    mlir.register_lowering(p, lowering or mlir.lower_fun(impl, multiple_results=True))
     return p
 
 
@@ -176,7 +205,13 @@ def zero_cotangent(linear_input: ad.UndefinedPrimal) -> Any:
     return ad.Zero(linear_input.aval.to_ct_aval())
 
 
+def zero_like(output: jax.Array) -> Any:
+    """The symbolic zero cotangent of a value, which pullbacks take in its place."""
+    return ad.Zero(jax.typeof(output).to_tangent_aval().to_ct_aval())
+
+
 is_linear_input: Callable[[object], bool] = ad.is_undefined_primal
+full_tangent: Callable[[Any], Any] = ad.instantiate_zeros
 
 
 # --- avals and meshes -----------------------------------------------------------------------------
@@ -231,13 +266,30 @@ def vary_together(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     ]
 
 
-def batch_place(axis: Any) -> Any:
+def batch_place(axis: Axis) -> Any:
     """The mesh axis (or axes) of a vmap's batch axis; None inside a shard_map that has split it
     already.
     """
     name = axis.spmd_name or axis.explicit_mesh_axis
     manual = jax.sharding.get_abstract_mesh().manual_axes
     return None if set(manual) & set(name if isinstance(name, tuple) else (name,)) else name
+
+
+def mapped(fn: Callable[..., object], axis: Axis, dims: Sequence[Any]) -> Callable[..., Any]:
+    """`fn` under the vmap whose batching rule was given `axis`, with the batch first in results."""
+    return jax.vmap(
+        fn,
+        in_axes=dims,
+        axis_size=axis.size,
+        axis_name=axis.name,
+        spmd_axis_name=axis.spmd_name or axis.explicit_mesh_axis,
+    )
+
+
+def mapped_aval(aval: Aval, axis: Axis) -> Aval:
+    """The aval of a value with the axis of a vmap first."""
+    made: Any = jexc.unmapped_aval(axis.size, 0, aval, axis.explicit_mesh_axis)
+    return made
 
 
 def on_automatic_axes(
@@ -650,25 +702,18 @@ def run_jaxpr(
 
 def only_needed(fn: Callable[..., Any], *args: jax.Array) -> Callable[..., Any]:
     """`fn` for arguments like these, without the equations that its results do not need."""
-    traced = jax.make_jaxpr(fn)(*args)
-    jaxpr, constants = open_jaxpr(traced)
-    needed = {v for v in jaxpr.outvars if not is_literal(v)}
-    kept: list[Eqn] = []
-    for eqn in reversed(jaxpr.eqns):
-        if needed.intersection(eqn.outvars):
-            kept.append(eqn)
-            needed.update(v for v in eqn.invars if not is_literal(v))
-    smaller: Any = jaxpr
-    smaller = smaller.replace(eqns=kept[::-1])
-    return lambda *xs: jax.core.eval_jaxpr(smaller, constants, *xs)
+    jaxpr, constants = open_jaxpr(jax.make_jaxpr(fn)(*args))
+    kept: Any = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)  # type: ignore[arg-type]
+    return lambda *xs: jax.core.eval_jaxpr(kept[0], constants, *xs)
 
 
 def with_inner(
     eqn: Eqn,
     run: Callable[[ClosedJaxpr, Sequence[object]], list[object]],
+    known: MutableMapping[ClosedJaxpr, ClosedJaxpr] | None = None,
 ) -> Callable[..., Any]:
     """The function that an equation calls, with `run(jaxpr, values)` instead of each jaxpr among
-    its params.
+    its params; `known` keeps those that were traced so.
     """
     if eqn.primitive.name == "shard_map":
         of_mesh = {
@@ -685,10 +730,15 @@ def with_inner(
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         if not (hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")):
             return value
-        made = jax.make_jaxpr(lambda *xs: run(value, xs))(
-            *(_struct(v.aval) for v in open_jaxpr(value)[0].invars)
+        if known is not None and value in known:
+            return known[value]
+        made: Any = jax.make_jaxpr(lambda *xs: run(value, xs))(
+            *(struct_of(v.aval) for v in open_jaxpr(value)[0].invars)
         )
-        return made if hasattr(value, "consts") else open_jaxpr(made)[0]
+        made = made if hasattr(value, "consts") else open_jaxpr(made)[0]
+        if known is not None:
+            known[value] = made
+        return made
 
     params = eqn.primitive.get_bind_params(
         eqn.params | {name: changed(value) for name, value in eqn.params.items()}
@@ -696,7 +746,7 @@ def with_inner(
     return lambda *xs: eqn.primitive.bind(*xs, **params)
 
 
-def _struct(aval: Aval) -> jax.ShapeDtypeStruct:
+def struct_of(aval: Aval) -> jax.ShapeDtypeStruct:
     """The argument of make_jaxpr for an input of this aval."""
     if aval.sharding.mesh.empty:
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
@@ -705,8 +755,63 @@ def _struct(aval: Aval) -> jax.ShapeDtypeStruct:
 
 
 def expansion(eqn: Eqn) -> Callable[..., Any]:
-    """The expansion of an equation of a hijax primitive (JAX 0.12) into ordinary primitives."""
-    return eqn.params["_prim"].expand
+    """The expansion of an equation of a hijax primitive into ordinary primitives."""
+    primitive = eqn.params["_prim"]
+    return lambda *xs: jax.tree.leaves(primitive.expand(*primitive.in_tree.unflatten(xs)))
+
+
+_HIJAX: Any = getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive  # JAX 0.10
+
+
+def moves_several(eqn: Eqn) -> bool:
+    """Whether an equation puts several arrays on devices: where one of them is linear, JAX has no
+    transpose, because it takes all for linear.
+    """
+    return eqn.primitive.name == "device_put" and len(eqn.invars) > 1
+
+
+def one_by_one(eqn: Eqn) -> Callable[..., Any]:
+    """The function of such an equation, with a call for each array."""
+
+    def run(*xs: jax.Array) -> list[Any]:
+        each = [{k: v[i : i + 1] for k, v in eqn.params.items()} for i in range(len(xs))]
+        return [eqn.primitive.bind(x, **own)[0] for x, own in zip(xs, each, strict=True)]
+
+    return run
+
+
+def reverse_alone(eqn: Eqn) -> bool:
+    """Whether an equation calls a jax.custom_vjp, or a hijax primitive without forward mode."""
+    primitive: Any = eqn.params.get("_prim")
+    while hasattr(primitive, "prim"):  # under vmap
+        primitive = primitive.prim
+    return eqn.primitive.name == "custom_vjp_call" or (
+        primitive is not None
+        and (type(primitive).jvp is _HIJAX.jvp or "CustomVJP" in type(primitive).__name__)
+    )
+
+
+def source_of(eqn: Eqn) -> tuple[str, pathlib.PurePath]:
+    """The name of the function that an equation calls by its custom rule, and the file with the
+    line in which it is written.
+    """
+    primitive = eqn.params.get("_prim")
+    held: Any = eqn.params.get("call_jaxpr", getattr(primitive, "traced", None))
+    if held is None:
+        return type(primitive).__name__, pathlib.PurePath(type(primitive).__module__)
+    inner = open_jaxpr(held.jaxpr if hasattr(held, "jaxpr") else held)[0]
+    name, _, at = inner.debug_info.func_src_info.partition(" at ")
+    return name, pathlib.PurePath(at)
+
+
+def custom_jvp(eqn: Eqn) -> bool:
+    """Whether an equation calls a jax.custom_jvp, other than those of jax.nn and jax.numpy, whose
+    rules call no function of others.
+    """
+    if eqn.primitive.name != "custom_jvp_call":
+        return False
+    parts = source_of(eqn)[1].parts
+    return not {"jax", "_src"} <= {*parts} or not {"nn", "numpy", "scipy"} & {*parts}
 
 
 def is_literal(atom: object) -> TypeGuard[Literal]:

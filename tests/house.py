@@ -76,10 +76,10 @@ def figures() -> dict[str, int]:
 
 
 BUDGETS = {
-    "statements in tenferro_jax": 12_042,
+    "statements in tenferro_jax": 12_292,
     "statements in ext_tropical": 6_971,
-    "statements in tests": 16_085,
-    "files": 152,
+    "statements in tests": 16_260,
+    "files": 153,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,

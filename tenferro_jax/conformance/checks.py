@@ -108,7 +108,9 @@ OF_OPS_ALONE = (
 )
 """What no plain function has, though it could be called in the same way."""
 
-PURPOSE = " Leave this check out by only=, if the derivative differs on purpose."
+PURPOSE = (
+    " If it differs on purpose (clipped, scaled, straight-through), leave this check out by only=."
+)
 ALONE = "Use only what JAX can do in the function, or give a rule of its own."
 FORWARD = "Correct the jvp rule: of a jax.custom_jvp, or of what the function calls."
 MAPS = "Correct the rule of jax.custom_batching or of the call; without one vmap maps the function."

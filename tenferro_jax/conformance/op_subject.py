@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..both_modes import FORWARD_MODE
 from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.authored import MISSING_RULE
 from ..extension.carrier import Extension
 from ..extension.contract import ExtensionOp, lowered
-from ..extension.function_extension import FORWARD_MODE, NO_RULE, NOT_LINEAR, FunctionExtension
+from ..extension.function_extension import NO_RULE, NOT_LINEAR, FunctionExtension
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, AnyRule, ExtensionRuleSet, is_stated

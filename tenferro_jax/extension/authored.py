@@ -17,7 +17,6 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from ..errors import InvalidConfig
-from ..jax_seam import lacks_derivative
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
 from .contract import LOWERING, Method, ShardingRule, run_as
 from .nesting import PyTree, missing, structure_of
@@ -464,26 +463,3 @@ def jvp_of(
     run, inputs = _of_moving(fn, primals, tangents)
     _, made = jax.jvp(run, (inputs,), (list(tangents),))
     return [None if is_float0(t) else t for t in made]
-
-
-def jvp_by_transposing(
-    fn: Callable[..., PyTree],
-    primals: Sequence[jax.Array],
-    tangents: Sequence[jax.Array | None],
-) -> list[jax.Array | None]:
-    """As `jvp_of`; where a part of the function has reverse mode alone, its reverse mode is
-    transposed.
-    """
-    try:
-        return jvp_of(fn, primals, tangents)
-    except TypeError as error:
-        if not lacks_derivative(error):
-            raise
-    run, inputs = _of_moving(fn, primals, tangents)
-    smooth = [is_inexact(x) for x in jax.eval_shape(fn, *primals)]
-    outs, pull = jax.vjp(
-        lambda moved: [x for x, keep in zip(run(moved), smooth, strict=True) if keep], inputs
-    )
-    (made,) = jax.linear_transpose(pull, outs)((list(tangents),))
-    source = iter(made)
-    return [next(source) if keep else None for keep in smooth]

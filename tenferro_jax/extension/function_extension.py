@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
+from ..both_modes import both_modes, transposed
 from ..errors import ADRuleError, TenferroError, Unsupported, first_line
 from ..jax_seam import lacks_derivative, only_needed, open_jaxpr
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
@@ -34,7 +35,6 @@ from .authored import (
     Authored,
     filled,
     is_float0,
-    jvp_by_transposing,
     jvp_of,
     shown,
 )
@@ -63,13 +63,10 @@ from .nesting import (
 )
 from .primitive import apply
 from .registry import require_extension_factory
-from .routes import equations
 from .sharding import Shard
 
 NO_RULE = "no rule, with code that JAX cannot differentiate"
 NOT_LINEAR = "a derivative by an argument in which it is not linear"
-FORWARD_MODE = "a rule for forward mode"
-"""What an error needs where a reverse rule alone is there."""
 
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
 
@@ -148,11 +145,9 @@ class FunctionExtension(ExtensionOp):
         return functools.partial(self.function.body, **self.payload)
 
     @property
-    def _reverse(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
-        """(fwd, bwd): the author's, or those of JAX for a function that is derived."""
+    def reverse(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
+        """(fwd, bwd) of the author."""
         function = self.function
-        if function.fwd is None:
-            return functools.partial(jax.vjp, self._body), lambda pull, cotangents: pull(cotangents)
 
         def fwd(*args: PyTree) -> PyTree:
             made = function.fwd(*args, **self.payload)
@@ -196,7 +191,7 @@ class FunctionExtension(ExtensionOp):
             return self._pushed(*args)
         if self.stage:  # the results of fwd, and those residuals that are no inputs
             forward = forward_of(self.out_tree)
-            results, residuals = self._reverse[0](*args)
+            results, residuals = self.reverse[0](*args)
             made = self.function.flat(forward.results, results, "fwd, which returned the results")
             leaves = jax.tree.leaves(residuals)
             return [*made, *(jnp.asarray(leaves[j]) for j in forward.kept)]
@@ -283,13 +278,10 @@ class FunctionExtension(ExtensionOp):
         """With a reverse rule the op "forward", whose residuals follow from the inputs."""
         if self.stage == FORWARD:  # a "forward" is differentiated in a second derivative alone
             return self.changed(stage=FORWARD_AGAIN)
-        function, metas = self.function, tuple(inputs)
-        if self.stage or (
-            function.fwd is None and not (function.derives and not moves_forward(self, metas))
-        ):
+        if self.stage or self.function.fwd is None:
             return self
         with self._deriving():
-            return self.changed(stage=FORWARD, out_tree=forward_results_of(self, metas))
+            return self.changed(stage=FORWARD, out_tree=forward_results_of(self, tuple(inputs)))
 
     def linearize(
         self,
@@ -325,7 +317,7 @@ class FunctionExtension(ExtensionOp):
         if self.stage or self.function.jvp or self.function.transpose:
             return None
         with self._deriving():
-            return jvp_of(map_(self._leaves), *values)
+            return jvp_of(both_modes(map_(self._leaves)), *values)
 
     def _leaves(self, *arrays: jax.Array) -> list[jax.Array]:
         """The arrays of the results, from those of the arguments."""
@@ -402,8 +394,8 @@ class FunctionExtension(ExtensionOp):
             def run(*xs: jax.Array) -> list[jax.Array]:
                 return list(self.lower_to_standard_ops(*xs) or ())[len(values) :]
 
-            # a fwd that calls its custom_vjp has a derivative without that call alone
-            others = jvp_by_transposing(only_needed(run, *primals), primals, tangents)
+            # a call that is not needed may be one of the author's custom_vjp
+            others = jvp_of(both_modes(only_needed(run, *primals)), primals, tangents)
         return [*moved, *others]
 
     def _pushed(self, residuals: PyTree, tangents: PyTree) -> list[jax.Array]:
@@ -415,18 +407,9 @@ class FunctionExtension(ExtensionOp):
             made = self._pulled(residuals, tangents, cotangents)
             return [jnp.zeros_like(t) if c is None else c for t, c in zip(given, made, strict=True)]
 
-        jax.eval_shape(pull, *like)  # first, so that the author's own errors arrive as they are
-        try:
-            with lowering_at(None):  # kernels have no transpose
-                return list(jax.linear_transpose(pull, *like)(given))
-        except (NotImplementedError, ValueError, AssertionError, TypeError) as error:
-            raise Unsupported(
-                where=f"forward mode of {self.function.place}",
-                given=f"bwd, which JAX cannot transpose: {type(error).__name__}: "
-                f"{first_line(error)}",
-                needed=FORWARD_MODE,
-                fix="Use reverse mode, or write @f.defjvp in place of f.defvjp.",
-            ) from error
+        fix = "Use reverse mode, or write @f.defjvp in place of f.defvjp."
+        with lowering_at(None):  # kernels have no transpose
+            return transposed(pull, like, given, self.function.place, fix)
 
     def _pulled(
         self, residuals: PyTree, tangents: PyTree, given: Sequence[jax.Array | None]
@@ -436,7 +419,7 @@ class FunctionExtension(ExtensionOp):
         cotangents = [next(source) if is_inexact(meta) else None for meta in self.metas]
         full = filled([struct(meta) for meta in self.metas], cotangents)
         try:
-            made = self._reverse[1](residuals, self.results.unflatten(full))
+            made = self.reverse[1](residuals, self.results.unflatten(full))
         except (NotImplementedError, TypeError, ValueError) as error:
             if isinstance(error, TenferroError) or not lacks_derivative(error):
                 raise
@@ -510,25 +493,6 @@ class FunctionExtension(ExtensionOp):
 
 
 @functools.lru_cache(maxsize=4096)
-def moves_forward(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> bool:
-    """Whether JAX has forward mode of the function: a jax.custom_vjp or a hijax primitive in it may
-    have a reverse rule alone.
-    """
-
-    def moved(*xs: jax.Array) -> PyTree:
-        return jvp_of(op._leaves, xs, [x if is_inexact(x) else None for x in xs])
-
-    try:
-        with in_method(op, LOWERING):
-            traced = jax.make_jaxpr(moved)(*map(struct, metas))
-    except (TypeError, NotImplementedError):
-        return False
-    except ValueError:  # a callback, which has no reverse mode either
-        return True
-    return all(eqn.primitive.name != "custom_lin" for eqn in equations(traced))
-
-
-@functools.lru_cache(maxsize=4096)
 def results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
     """How the results are nested for inputs of these dtypes and shapes; "" for one array."""
     function = op.function
@@ -558,7 +522,7 @@ def results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
 def forward_results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
     """What `fwd` gives for inputs of these dtypes and shapes."""
     function = op.function
-    run, _ = op._reverse
+    run, _ = op.reverse
     with in_method(op.changed(stage=FORWARD), LOWERING, lambda *_: None):
         traced, (result, residuals) = jax.make_jaxpr(
             lambda *xs: function.of_arrays(run(*op.arguments.unflatten(xs)), "fwd"),

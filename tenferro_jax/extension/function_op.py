@@ -25,7 +25,6 @@ from .family import parse_family_id
 from .function_extension import (
     FunctionExtension,
     forward_results_of,
-    moves_forward,
     op_class_of,
     results_of,
 )
@@ -109,8 +108,7 @@ class FunctionOp(Authored):
         """Set a reverse rule, with residuals, as in jax.custom_vjp. Forward mode is its transpose.
 
         In a second derivative the value keeps its rule, and the residuals are differentiated as JAX
-        differentiates `fwd`. If a residual is the result of a jax.custom_vjp, derivatives of third
-        order in which forward mode is outermost raise JAX's TypeError.
+        differentiates `fwd`.
 
         Args:
           fwd: function(*arrays, *, payload) -> (the result, residuals). Residuals are arrays in any
@@ -207,7 +205,6 @@ class FunctionOp(Authored):
         self.known.clear()
         results_of.cache_clear()
         forward_results_of.cache_clear()
-        moves_forward.cache_clear()
         forget_rules()
         kept: Callable[..., PyTree] = next(iter(given.values()))
         return kept
@@ -409,9 +406,7 @@ class FunctionOp(Authored):
         value = self.mapped(computed, payload)
         if self.fwd is not None:
             backward: Any = jax.custom_vjp(value)
-            backward.defvjp(
-                functools.partial(self.fwd, **payload), functools.partial(self.bwd, **payload)
-            )
+            backward.defvjp(*self.op(**payload).reverse)
             return backward(*args)
         opaque = self.vmap is not None or len(self.op.runtimes) > 0
         if (self.derives or self.transpose is not None) and not opaque:
@@ -465,6 +460,9 @@ def op(
     transform, identity in graphs and exported programs, and the checks of `check`. JAX
     differentiates it, unless it has a rule.
 
+    An op is for publishing. To use a function that calls a jax.custom_vjp in both modes,
+    `both_modes` needs no family_id.
+
     A jax.custom_vjp or jax.custom_jvp, a jitted function and a functools.partial of one are taken
     as they are, with their rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`,
     keywords, and of functions without rules parameters with a default, are payload then, which is
@@ -482,7 +480,7 @@ def op(
       derive: whether JAX differentiates the function. None: it does if there is no rule and
         no `def_host` or `def_infer`. True: it does, and a rule is refused. False: it does not, and
         derivatives need a rule. Where the function calls a jax.custom_vjp or a hijax primitive that
-        has a reverse rule alone, forward mode is the transpose of that rule.
+        has a reverse rule alone, forward mode is the transpose of that rule, as in `both_modes`.
 
     Returns:
       A decorator. What it returns is called as the function, and has `defjvp`, `defvjp`,

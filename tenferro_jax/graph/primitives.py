@@ -154,7 +154,7 @@ def _expanded_primitive(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Se
     """
     if any(is_inexact(v.aval) for v in eqn.outvars) and not reader.is_derivative_free:
         reader.builder.lose_rules([f"{eqn.params['_prim']} at {reader.source(eqn)}"])
-    return reader.builder.inline(lambda *xs: jax.tree.leaves(jax_seam.expansion(eqn)(*xs)), *inputs)
+    return reader.builder.inline(jax_seam.expansion(eqn), *inputs)
 
 
 def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTensorOp]) -> Row:
@@ -204,7 +204,14 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
 
 def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     given = "the forward-mode derivative of a custom_vjp function"
-    raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", "Use vjp or grad.")
+    fix = "Differentiate tenferro_jax.both_modes(f) in place of f."
+    raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", fix)
+
+
+def _in_both_modes(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+    """A jax.custom_vjp that `both_modes` found, or its tangents."""
+    p = eqn.params
+    return reader.builder.inline(p["rule"].pushed if "rule" in p else p["call"].fn, *inputs)
 
 
 def moving(values: Sequence[Shaped]) -> list[int]:
@@ -803,6 +810,8 @@ ROWS |= {
     "call_hi_primitive": _expanded_primitive,
     "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),
     "custom_lin": _refused_custom_lin,
+    "both_modes_call": _in_both_modes,
+    "both_modes_tangent": _in_both_modes,
     "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "composite"), _inlined),
     **dict.fromkeys(("remat", "remat2", "checkpoint"), _recomputed),
