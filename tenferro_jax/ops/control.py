@@ -250,7 +250,7 @@ class CustomVjp(_Custom):
     inexact outputs.
 
     C1: the first outputs of forward are those of body.
-    Gradient: reverse mode by the rule; forward mode is refused.
+    Gradient: reverse mode by the rule; forward mode by the transpose of backward.
     Example: CustomVjp("half", graph(lambda x: x / 2.0), graph(lambda x: x / 2.0), graph(lambda c:
     7.0 * c)).apply(3.0) = [1.5]
     """
