@@ -78,7 +78,7 @@ def figures() -> dict[str, int]:
 BUDGETS = {
     "statements in tenferro_jax": 12_292,
     "statements in ext_tropical": 6_971,
-    "statements in tests": 16_260,
+    "statements in tests": 16_262,
     "files": 153,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,

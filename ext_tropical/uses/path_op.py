@@ -243,8 +243,8 @@ def _searched(
     begin = jnp.full(count, zero).at[start].set(one, mode="drop")
     values, _, _ = lax.while_loop(lambda s: s[2], sweep, (begin, jnp.int32(0), jnp.asarray(True)))
     is_known = (values != zero) & ((values != least) | (semiring != min_plus))
-    is_tight = is_known[senders] & is_known[heads] & (heads < count)
-    is_tight &= _joined(semiring, values[senders], weights) == values[heads]
+    is_best = _joined(semiring, values[senders], weights) == values[heads]
+    is_tight = is_best & is_known[senders] & is_known[heads] & (heads < count)
 
     def ring(state: State) -> State:
         """The nodes that are one edge farther."""

@@ -62,9 +62,9 @@ class EdgeGraph:
     def __post_init__(self) -> None:
         if self.by_sender is not None or self.senders is None:
             return  # JAX makes one of the parts of another
-        names = ("senders", "receivers")
         senders, receivers = ends = [
-            _nodes(getattr(self, name), self.n, f"EdgeGraph, {name}") for name in names
+            _nodes(getattr(self, name), self.n, f"EdgeGraph, {name}")
+            for name in ("senders", "receivers")
         ]
         if senders.shape != receivers.shape or senders.ndim != 1:
             raise ShapeError(
@@ -73,16 +73,15 @@ class EdgeGraph:
                 needed="two arrays (E,)",
             )
         order, ends = np.zeros(0, np.int32), [*map(jnp.asarray, ends)]
-        made = dict(zip(names, ends, strict=True))
+        made = {"senders": ends[0], "receivers": ends[1], "n": int(self.n)}
         if np.any(senders[1:] < senders[:-1]):
             order = np.argsort(senders, kind="stable").astype(np.int32)
             ends = [jnp.asarray(x[order]) for x in (senders, receivers)]
-        made |= {"n": int(self.n), "by_sender": (*ends, jnp.asarray(order))}
-        for name, value in made.items():
+        for name, value in {**made, "by_sender": (*ends, jnp.asarray(order))}.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        return f"EdgeGraph({self.n} nodes, {self.senders.shape[0]} edges)"
+        return f"EdgeGraph({self.n} nodes, {np.size(self.senders)} edges)"
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> tuple[EdgeGraph, jax.Array]:
@@ -140,6 +139,8 @@ class EdgeGraph:
 def _nodes(given: ArrayLike, count: int, where: str) -> Any:
     """Numbers of nodes, as int32; a NumPy array unless they are traced."""
     array = as_array(given, where)
+    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given)):
+        array = array if isinstance(given, jax.Array) else np.asarray(given)  # also inside jit
     if np.size(array) == 0:
         array = np.zeros(np.shape(array), np.int32)
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -245,7 +246,7 @@ class ShortestPaths:
         if len(index) != last.ndim - 1:
             needed = f"{last.ndim - 1} indices, of one source"
             raise InvalidConfig(where=f"{where}, at", given=repr(at), needed=needed)
-        tree, senders = np.asarray(last)[index], np.asarray(self.senders)
+        tree, senders = (np.asarray(x)[index[: x.ndim - 1]] for x in (last, self.senders))
         node, found = int(_nodes(target, len(tree), f"{where}, target")), []
         while tree[node] >= 0:
             found.append(tree[node])
@@ -253,7 +254,8 @@ class ShortestPaths:
         return np.asarray(found[::-1], np.int32)
 
     def path(self, target: int, at: tuple[int, ...] | int = ()) -> np.ndarray:
-        """The nodes of the path to a node, source and target included; empty if there is none.
+        """The nodes of the path to a node, source and target included; empty if there is none, and
+        with targets if the node is farther than all of them.
 
         Args:
           target: as in `edges`.
@@ -270,8 +272,8 @@ class ShortestPaths:
         """
         edges, index = self.edges(target, at), at if isinstance(at, tuple) else (at,)
         is_source = int(np.asarray(self.sources)[index]) == target
-        ends = [target] * bool(len(edges) or is_source)
-        return np.asarray([*np.asarray(self.senders)[edges], *ends], np.int32)
+        senders = np.asarray(self.senders)[index[: self.senders.ndim - 1]]  # vmap repeats them
+        return np.r_[senders[edges], [target] * bool(len(edges) or is_source)].astype(np.int32)
 
 
 def shortest_paths(
@@ -304,8 +306,8 @@ def shortest_paths(
 
     Returns:
       ShortestPaths. Where a cycle makes paths better without end, the distance is -inf, under
-      max_plus inf (of an integer type the end of its range), and `converged` False. Integers whose
-      sum is beyond the type stop at its ends, and so count as no path.
+      max_plus inf (of an integer type the end of its range), and `converged` False. Sums beyond the
+      type become its end: no path, or at the other end one that gets better without end.
 
     Raises:
       ShapeError, DTypeError: weights, sources or targets do not fit.
@@ -315,8 +317,9 @@ def shortest_paths(
       of greatest weight); of any order and mode. 0 if the distance is inf, -inf or NaN.
 
     Cost: on CPU, in float32, float64 and int32: Dijkstra's algorithm with a radix heap, E + n log
-      of the range; with negative weights a queue, at most E n. n and E numbers of memory for each
-      source. Sources, and a batch of weights, use all cores; the gradient takes n for each source.
+      of the range. A few negative weights double that; for many there is a queue, at most E n, on
+      long narrow graphs a hundred times as long. n and E numbers of memory for each source.
+      Sources, and a batch of weights, use all cores; the gradient takes n for each source.
       Elsewhere as many sweeps over all edges as the longest path has, for all sources at once.
 
     Example:
@@ -402,7 +405,7 @@ def _weights(
 def _negated(x: jax.Array) -> jax.Array:
     """-x; of integers the ends of their range, which are infinite, change places."""
     low, high = (jnp.asarray(f(x.dtype)) for f in (lowest, highest))
-    return jnp.where(x == low, high, jnp.where(x == high, low, -x))
+    return jnp.where(x == low, high, jnp.where(x == high, low, 0 - x))  # no -0
 
 
 class Segments(NamedTuple):

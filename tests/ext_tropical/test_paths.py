@@ -257,6 +257,8 @@ def test_closed_over_mapped_and_scanned():
         np.testing.assert_array_equal(getattr(scanned, name), want)
         np.testing.assert_array_equal(getattr(by_source, name), want[0, :, 0])
         np.testing.assert_array_equal(getattr(both, name), want[:, :, 0])
+    assert mapped.path(5, (2, 1, 0)).tolist() == one[2].path(5, (1, 0)).tolist() != []
+    assert jax.jit(lambda w: shortest_paths(EdgeGraph([0], [1], 2), w, 0).distances)([2.0])[1] == 2
 
 
 def test_paths_are_what_their_edges_say():

@@ -178,7 +178,7 @@ class Search {
     graph_ = &g, source_ = source, values_ = values, last_ = last;
     std::fill_n(values, g.nodes, kNoPath), std::fill_n(last, g.nodes, kNone);
     if (source < 0 || source >= g.nodes) return;
-    if (!kGreatest && g.has_negative) by_queue();
+    if (!kGreatest && g.has_negative) by_rounds();
     else by_heap(g.has_nan ? nullptr : is_target, targets);  // beside NaN it is not known what is farther
     for (int32_t v = 0; g.order && v < g.nodes; ++v)
       if (last[v] != kNone) last[v] = g.order[last[v]];
@@ -231,11 +231,44 @@ class Search {
     if (is_flat) grow();
   }
 
+  // Negative weights. Rounds of Dijkstra along the other edges, then one step along negative ones from the nodes that were reached: a few negative
+  // edges cost little more than none. What takes more rounds begins anew with a queue, for which these values are no good beginning.
+  void by_rounds() {
+    const Graph<T>& g = *graph_;
+    values_[source_] = 0;
+    heap_.clear();
+    heap_.push(Number<T>::key(T(0)), source_);
+    const auto is_live = [this](Key key, int32_t v) { return Number<T>::key(values_[v]) == key; };
+    const auto step = [&](int32_t u, bool is_negative) {
+      for (int32_t slot = g.row(u); slot < g.row(u + 1); ++slot) {
+        const T arriving = joined<T, kGreatest>(values_[u], g.weights[slot]);
+        const int32_t v = g.heads[slot];
+        if ((g.weights[slot] < 0) != is_negative || !(arriving < values_[v])) continue;
+        values_[v] = arriving;
+        heap_.push(Number<T>::key(arriving), v);
+        if (is_negative) stack_.push_back(v);
+      }
+    };
+    stack_.assign(1, source_);
+    for (size_t left = 3 * static_cast<size_t>(g.nodes); !stack_.empty();) {
+      if (left == 0) return by_queue();
+      queue_.clear();
+      Key key;
+      for (int32_t u; heap_.pop(key, u, is_live);)
+        if (is_live(key, u)) queue_.push_back(u), step(u, false);
+      left -= std::min(left, queue_.size());
+      heap_.clear(), stack_.clear();
+      for (int32_t u : queue_) step(u, true);
+    }
+    grow();
+  }
+
   // Bellman, Ford and Moore: nodes whose value became better wait in a queue. Every so many turns a cycle is looked for among the nodes
   // before; nodes that one leads to are better without end.
   void by_queue() {
     const Graph<T>& g = *graph_;
     const size_t n = static_cast<size_t>(g.nodes);
+    std::fill_n(values_, n, kNoPath);
     before_.assign(n, kNone), waits_.assign(n, 0), queue_.resize(n);
     size_t head = 0, waiting = 0, turns = 0;
     const auto put = [&](int32_t v) {
