@@ -77,8 +77,8 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_292,
-    "statements in ext_tropical": 6_971,
-    "statements in tests": 16_262,
+    "statements in ext_tropical": 6_974,
+    "statements in tests": 16_286,
     "files": 153,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,

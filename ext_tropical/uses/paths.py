@@ -5,6 +5,7 @@ products with vectors.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import (
+    DTypeError,
+    InvalidConfig,
+    ShapeError,
+    Unsupported,
+    require_kind,
+)
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
@@ -23,7 +30,6 @@ from ..step.einsum_op import one_dtype
 from .path_op import PathSearch
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class EdgeGraph:
     """A directed graph of n nodes: edge e leads from senders[e] to receivers[e]. Edges are sorted
@@ -56,12 +62,10 @@ class EdgeGraph:
 
     senders: Any
     receivers: Any
-    n: int = dataclasses.field(metadata={"static": True})
-    by_sender: Any = None
+    n: int
+    by_sender: Any = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        if self.by_sender is not None or self.senders is None:
-            return  # JAX makes one of the parts of another
         senders, receivers = ends = [
             _nodes(getattr(self, name), self.n, f"EdgeGraph, {name}")
             for name in ("senders", "receivers")
@@ -77,8 +81,7 @@ class EdgeGraph:
         if np.any(senders[1:] < senders[:-1]):
             order = np.argsort(senders, kind="stable").astype(np.int32)
             ends = [jnp.asarray(x[order]) for x in (senders, receivers)]
-        for name, value in {**made, "by_sender": (*ends, jnp.asarray(order))}.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(made, by_sender=(*ends, jnp.asarray(order)))
 
     def __repr__(self) -> str:
         return f"EdgeGraph({self.n} nodes, {np.size(self.senders)} edges)"
@@ -115,8 +118,7 @@ class EdgeGraph:
                 needed="a BCOO, a BCSR, or a sparse array of SciPy",
                 fix="For a dense array use jax.experimental.sparse.BCOO.fromdense, or closure.",
             )
-        if is_of_scipy:
-            matrix = matrix.tocoo()
+        matrix = matrix.tocoo() if is_of_scipy else matrix
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.data.ndim != 1:
             raise ShapeError(
                 where=where,
@@ -134,6 +136,23 @@ class EdgeGraph:
         live = np.flatnonzero((ends < n).all(1))
         weights = weights if len(live) == len(weights) else weights[live]
         return cls(ends[live, 0], ends[live, 1], n), weights
+
+
+_PARTS = ("senders", "receivers", "by_sender")
+
+
+def _of_parts(n: int, parts: Iterable[Any]) -> EdgeGraph:
+    """As JAX makes it of the parts of another, neither sorted nor checked again."""
+    graph = object.__new__(EdgeGraph)
+    vars(graph).update(zip(_PARTS, parts, strict=True), n=n)
+    return graph
+
+
+jax.tree_util.register_pytree_with_keys(
+    EdgeGraph,
+    lambda graph: ([(jax.tree_util.GetAttrKey(x), getattr(graph, x)) for x in _PARTS], graph.n),
+    _of_parts,
+)
 
 
 def _nodes(given: ArrayLike, count: int, where: str) -> Any:
@@ -244,8 +263,11 @@ class ShortestPaths:
             )
         index = at if isinstance(at, tuple) else (at,)
         if len(index) != last.ndim - 1:
-            needed = f"{last.ndim - 1} indices, of one source"
-            raise InvalidConfig(where=f"{where}, at", given=repr(at), needed=needed)
+            raise InvalidConfig(
+                where=f"{where}, at",
+                given=repr(at),
+                needed=f"{last.ndim - 1} indices, of one source",
+            )
         tree, senders = (np.asarray(x)[index[: x.ndim - 1]] for x in (last, self.senders))
         node, found = int(_nodes(target, len(tree), f"{where}, target")), []
         while tree[node] >= 0:
@@ -271,9 +293,10 @@ class ShortestPaths:
           ([0, 1, 2], [0, 2], 0)
         """
         edges, index = self.edges(target, at), at if isinstance(at, tuple) else (at,)
-        is_source = int(np.asarray(self.sources)[index]) == target
         senders = np.asarray(self.senders)[index[: self.senders.ndim - 1]]  # vmap repeats them
-        return np.r_[senders[edges], [target] * bool(len(edges) or is_source)].astype(np.int32)
+        return np.r_[
+            senders[edges], [target] * bool(len(edges) or self.sources[index] == target)
+        ].astype(np.int32)
 
 
 def shortest_paths(
@@ -390,6 +413,13 @@ def _found(
 def _weights(
     graph: EdgeGraph, weights: ArrayLike, algebra: SelectiveSemiring, where: str
 ) -> jax.Array:
+    require_kind(
+        graph,
+        EdgeGraph,
+        f"{where}, graph",
+        "an EdgeGraph",
+        "EdgeGraph.from_matrix makes one of a sparse matrix, and returns the weights.",
+    )
     given = jnp.asarray(as_array(weights, f"{where}, weights"))
     one_dtype(where, algebra, [given.dtype], [weights])
     if given.shape != jnp.shape(graph.senders):

@@ -2,9 +2,11 @@
 differences; segments against NumPy.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
+import time
 
 import jax
 import jax.export
@@ -207,8 +209,31 @@ def test_a_chain_of_zero_weights_is_not_slow():
     n = 100_000
     first = np.arange(n - 1)
     graph = EdgeGraph(np.r_[first, first[:-1]], np.r_[first + 1, first[:-1] + 2], n)
-    paths = shortest_paths(graph, np.zeros(2 * n - 3, np.float32), 0)
+    zeros, took = np.zeros(2 * n - 3, np.float32), []
+    for weights in (zeros + 1, zeros):
+        start = time.perf_counter()
+        paths = shortest_paths(graph, weights, 0)
+        jax.block_until_ready(paths.distances)
+        took.append(time.perf_counter() - start)
     assert len(paths.edges(n - 1)) == n // 2
+    assert took[1] < 100 * took[0] + 1  # where edges are counted in the heap it takes 55 s
+
+
+def test_a_negative_weight_is_not_slow():
+    """On a long narrow grid a queue alone takes hundreds of times as long as Dijkstra."""
+    node = np.arange(4 * 12_500).reshape(4, -1)
+    ends = np.stack([node[:, :-1], node[:, 1:]]).reshape(2, -1)
+    ends = np.concatenate([ends, np.stack([node[:-1], node[1:]]).reshape(2, -1)], 1)
+    graph = EdgeGraph(*np.concatenate([ends, ends[::-1]], 1), node.size)
+    weights, took = np.random.default_rng(0).random(graph.senders.shape[0]) + 0.1, []
+    for first in (weights[0], -1e-3):
+        weights[0] = first
+        runs = [time.perf_counter()]
+        for _ in range(3):
+            jax.block_until_ready(shortest_paths(graph, weights, 0).distances)
+            runs.append(time.perf_counter())
+        took.append(min(np.diff(runs)))
+    assert took[1] < 30 * took[0]
 
 
 # --- what users hold ------------------------------------------------------------------------------
@@ -234,6 +259,7 @@ def test_one_result_from_every_origin_and_order_of_edges():
         np.testing.assert_array_equal(got.distances, want.distances)
         np.testing.assert_array_equal(got.path(7), want.path(7))
     mixed = EdgeGraph(*pairs[order].T.tolist(), 30)
+    mixed = dataclasses.replace(TWO, senders=mixed.senders, receivers=mixed.receivers, n=30)
     got = jax.jit(shortest_paths)(mixed, weights[order], jnp.int32(4))
     np.testing.assert_array_equal(got.distances, want.distances)
     last = np.asarray(got.last_edges)
@@ -568,6 +594,11 @@ test_refusals = refusals(
         InvalidConfig,
         "given max_mul.*-log",
         lambda: shortest_paths(TWO, np.ones(2), 0, semiring="max_mul"),
+    ),
+    (
+        InvalidConfig,
+        "needed an EdgeGraph.*from_matrix",
+        lambda: shortest_paths(scipy.sparse.csr_array((2, 2)), np.ones(2), 0),
     ),
     (InvalidConfig, "at: given", lambda: shortest_paths(TWO, np.ones(2), [0]).path(1)),
     (InvalidConfig, "target: given 5", lambda: shortest_paths(TWO, np.ones(2), 0).path(5)),
