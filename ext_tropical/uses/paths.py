@@ -478,7 +478,9 @@ def segment_min(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> S
     """As `segment_max`, for the least entries.
 
     Args:
-      data, segment_ids, num_segments: as in `segment_max`.
+      data: (E,), as in `segment_max`.
+      segment_ids: (E,), as in `segment_max`.
+      num_segments: a Python int.
 
     Example:
       >>> print(*segment_min(jnp.array([1, 4, 2]), jnp.array([0, 1, 0]), 2))
