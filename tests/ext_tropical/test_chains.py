@@ -802,3 +802,39 @@ def test_sums_without_the_library_against_numpy(wide):
         assert found[0][4] == -np.inf
         assert np.isnan(found[0][5])
         assert not any(np.any(part[4]) for part in found[1:])
+
+
+@pytest.mark.parametrize("memory", [0, chain_op.MEMORY])
+@pytest.mark.parametrize("direct", [False, True])
+def test_one_long_chain_against_numpy(direct, memory, monkeypatch):
+    """Two threads share it, from both ends: also with forbidden transitions, a length, NaN behind
+    it, and where one half or both are impossible or need exponents of their own.
+    """
+    monkeypatch.setattr(chain_op, "MEMORY", memory)
+    rng, jit = np.random.default_rng(0), (lambda f: f) if direct else jax.jit
+    model = [rng.normal(size=shape).astype(np.float32) for shape in ((5,), (1, 5, 5), (9000, 5))]
+    op = ChainScore(log_sum_exp(), has_length=True, detailed=True)
+    for case in range(8):
+        (initial, transition, emission), length = map(np.copy, model), np.int32(9000 - case // 2)
+        if case == 1:
+            emission *= 30
+        elif case == 2:
+            initial[1:] = emission[::2, 1] = transition[0, ::2, 2] = transition[0, 1, :3] = -np.inf
+        elif case == 3:
+            transition[0, 0] -= 80 * (np.arange(5) > 0)
+        elif case == 4:
+            emission[2000:, 0] = transition[0, 3] = transition[0, :, 4] = -np.inf
+        elif case == 5:
+            emission[7000] = -np.inf
+        elif case == 6:
+            emission[7000, 2] = np.nan
+        elif case == 7:
+            emission[length:] = np.nan
+        found = jit(functools.partial(apply, op))(initial, transition, emission, length)
+        if case in (5, 6):
+            assert np.array_equal(found[0], np.nan if case == 6 else -np.inf, equal_nan=True)
+            continue
+        wanted = by_numpy(initial, transition[0], emission[:length])
+        for got, want in zip((*found[:3], found[3][:length]), wanted):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4, err_msg=str(case))
+        assert not np.any(found[3][length:])

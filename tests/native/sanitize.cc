@@ -313,7 +313,7 @@ int check_networks(const Kernels& kernels, std::mt19937& random) {
   return wrong;
 }
 
-// Two chains: the score against the recurrence over times; a path by its score, others by their order, and shares by their sums.
+// One or two chains: the score against the recurrence over times; a path by its score, others by their order, and shares by their sums.
 template <class T>
 int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebra algebra, int64_t states, int64_t steps, int64_t band, bool special) {
   const bool is_log = algebra == Algebra::kLogSumExp, is_minimum = algebra == Algebra::kMinPlus || algebra == Algebra::kMinMax;
@@ -331,6 +331,7 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
   std::vector<int32_t> columns(static_cast<size_t>(states));
   for (int32_t& x : columns) x = static_cast<int32_t>(random() % static_cast<uint64_t>(emitted));
   const bool has_columns = emitted != states;
+  const int64_t chains = 1 + static_cast<int64_t>(random() % 2);
   int wrong = 0;
   for (int64_t asks = 0; asks < (is_log ? 3 : 2); ++asks) {
     const int64_t k = asks == 1 && !is_log ? static_cast<int64_t>(random() % 5) : 0, paths = k ? k : 1;
@@ -338,7 +339,7 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
     std::vector<int32_t> path(static_cast<size_t>(2 * (asks == 2 ? samples : paths) * steps));
     Chains asked{};
     asked.one.type = type, asked.one.algebra = algebra, asked.one.states = states, asked.one.steps = steps, asked.one.rows = rows, asked.one.band = band, asked.one.k = k;
-    asked.asks = asks, asked.memory = random() % 2 ? 0 : 1 << 20, asked.emitted = emitted, asked.batch = {2};
+    asked.asks = asks, asked.memory = random() % 2 ? 0 : 1 << 20, asked.emitted = emitted, asked.batch = {chains};
     const void* const given[] = {initial.data(), transition.data(), emission.data(), length, has_columns ? columns.data() : nullptr, asks == 2 ? uniforms.data() : nullptr};
     for (size_t i = 0; i < Chains::kInputs; ++i) asked.inputs[i] = given[i], asked.strides[i] = {i != Chains::kTransition && i != Chains::kColumns};
     if (asks == 2) asked.one.samples = samples, asked.results = {path.data()};
@@ -348,7 +349,7 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
     wrong += !problem_of(asked).empty();
     Threads pool;
     run_chains(pool, asked, kernels);
-    for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t b = 0; b < chains; ++b) {
       const auto seen = [&](int64_t t, int64_t j) { return static_cast<double>(emission[static_cast<size_t>((b * steps + t) * emitted + (has_columns ? columns[static_cast<size_t>(j)] : j))]); };
       const auto moved = [&](int64_t t, int64_t i, int64_t j) {
         if (band && (j < i || j - i >= band)) return none;
@@ -493,6 +494,11 @@ int main() {
             wrong += check_chains<double>(k, Type::kF64, random, algebra, states, steps, band, random() % 2);
             cases += 2;
           }
+  for (const Kernels& k : kernels())
+    for (int form = 0; form < 12; ++form, cases += 2) {  // some of them are long enough for two threads
+      wrong += check_chains<float>(k, Type::kF32, random, Algebra::kLogSumExp, 3, 40000, 0, form % 3 == 0);
+      wrong += check_chains<double>(k, Type::kF64, random, Algebra::kLogSumExp, 3, 40000, 0, form % 3 == 0);
+    }
   const int64_t graphs[][2] = {{1, 1}, {1, 4}, {7, 20}, {40, 90}, {300, 900}, {300, 400}};
   for (const auto& graph : graphs)
     for (int form = 0; form < 80; ++form) {

@@ -124,6 +124,76 @@ void run_one(const Chains& asked, const Sizes& sizes, int64_t number, const Kern
   if (c.d_emission) gather(derivative, asked.emitted, columns, c.steps, c.states, result(3));
 }
 
+// The log of a sum of exponentials; -inf of none.
+double log_sum(const double* x, int64_t count) {
+  const double most = *std::max_element(x, x + count);
+  if (!(most > -INFINITY)) return -INFINITY;
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += std::exp(x[i] - most);
+  return most + std::log(sum);
+}
+
+// One chain under log-sum-exp by two threads: messages from both ends meet in the middle, and if derivatives are wanted each thread goes on
+// where the other one came from. The second half is a chain that runs back, whose derivatives are turned round at the end. False where
+// numbers of one scale are not exact, or a chain is none: then nothing is known.
+template <class T>
+bool run_in_halves(Pool& pool, const Chains& asked, const Kernels& kernels) {
+  const Chain& c = asked.one;
+  const int64_t S = c.states, middle = c.length / 2;
+  const bool is_back = asked.asks == Chains::kDetail;
+  const T* const transition = static_cast<const T*>(c.transition);
+  T *const d_transition = is_back ? static_cast<T*>(asked.results[2]) : nullptr, *const d_emission = is_back ? static_cast<T*>(asked.results[3]) : nullptr;
+  std::vector<T> zeros(S), turned(S * S), uses(is_back ? S * S : 0);
+  std::vector<double> last[2], following[2];
+  Chain half[2] = {c, c};
+  bool is_done[2];
+  std::unique_ptr<void, Free> rooms[2];
+  for (int64_t i = 0; i < S; ++i)
+    for (int64_t j = 0; j < S; ++j) turned[j * S + i] = transition[i * S + j];
+  half[0].length = middle, half[1].length = c.length - middle, half[1].is_reversed = true;
+  half[1].initial = zeros.data(), half[1].transition = turned.data(), half[1].emission = static_cast<const T*>(c.emission) + middle * S;
+  if (is_back) {
+    half[0].d_initial = asked.results[1], half[0].d_transition = d_transition, half[0].d_emission = d_emission;
+    half[1].d_initial = zeros.data(), half[1].d_transition = uses.data(), half[1].d_emission = d_emission + middle * S;
+  }
+  for (int h = 0; h < 2; ++h) {
+    last[h].resize(S), following[h].resize(S);
+    half[h].steps = half[h].length, half[h].last = last[h].data(), half[h].is_done = is_done + h;
+    rooms[h].reset(::operator new(static_cast<size_t>(kernels.chain(half[h], nullptr)), std::align_val_t(64)));
+  }
+  parallel(pool, 2, [&](int64_t h) { kernels.chain(half[h], rooms[h].get()); });
+  if (!is_done[0] || !is_done[1]) return false;
+  parallel(pool, is_back ? 2 : 1, [&](int64_t h) {
+    std::vector<double> terms(S);
+    for (int64_t i = 0; i < S; ++i) {
+      for (int64_t j = 0; j < S; ++j) terms[j] = (h ? turned.data() : transition)[i * S + j] + last[1 - h][j];
+      following[h][i] = log_sum(terms.data(), S);
+    }
+  });
+  std::vector<double> all(S);
+  for (int64_t i = 0; i < S; ++i) all[i] = last[0][i] + following[0][i];
+  const double score = log_sum(all.data(), S);
+  if (!std::isfinite(static_cast<T>(score))) return false;
+  *static_cast<T*>(asked.results[0]) = static_cast<T>(score);
+  if (!is_back) return true;
+  parallel(pool, 2, [&](int64_t h) {
+    half[h].last = nullptr, half[h].following = following[h].data();
+    kernels.chain(half[h], rooms[h].get());
+  });
+  if (!is_done[0] || !is_done[1]) return false;
+  for (int64_t i = 0; i < S; ++i)
+    for (int64_t j = 0; j < S; ++j) d_transition[i * S + j] += uses[j * S + i] + static_cast<T>(std::exp(last[0][i] + transition[i * S + j] + last[1][j] - score));
+  for (int64_t t = middle, back = c.length - 1; t < back; ++t, --back) std::swap_ranges(d_emission + t * S, d_emission + (t + 1) * S, d_emission + back * S);
+  std::fill(d_emission + c.length * S, d_emission + c.steps * S, T(0));
+  return true;
+}
+
+// Whether a chain is worth two threads: its steps take longer, in some nanoseconds, than to wake one and join the halves.
+bool has_halves(const Pool& pool, const Chains& asked, int64_t count) {
+  const Chain& c = asked.one;
+  return count == 1 && pool.threads() > 1 && c.algebra == Algebra::kLogSumExp && asked.asks != Chains::kSamples && !c.band && c.rows == 1 && !asked.inputs[Chains::kColumns] && c.length * (c.states * c.states / 16 + c.states + 10) > 110000 + 40 * c.states * c.states;
+}
+
 }  // namespace
 
 void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
@@ -133,8 +203,11 @@ void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
   int64_t count = 1;
   for (int64_t size : asked.batch) count *= size;
   Chain& c = asked.one;
+  c.initial = asked.inputs[Chains::kInitial], c.transition = asked.inputs[Chains::kTransition], c.emission = asked.inputs[Chains::kEmission];
+  c.length = asked.inputs[Chains::kLengths] && count == 1 ? *static_cast<const int32_t*>(asked.inputs[Chains::kLengths]) : c.steps;
   const int64_t kept = c.steps * c.states * (c.k ? 4 * c.k : is_float ? 4 : 8);
   if (asked.asks == Chains::kDetail && kept > asked.memory) c.every = std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(c.steps))));
+  if (has_halves(pool, asked, count) && c.length <= c.steps && (is_float ? run_in_halves<float>(pool, asked, kernels) : run_in_halves<double>(pool, asked, kernels))) return;
   // The memory that a chain needs depends on which results are wanted.
   Chain any = c;
   any.length = c.steps, any.score = asked.results[0];
