@@ -60,17 +60,32 @@ template <class T>
 void spread(const T* from, int64_t emitted, const int32_t* columns, int64_t steps, int64_t states, T* to) {
   bool is_inside = true;
   for (int64_t j = 0; j < states; ++j) is_inside &= columns[j] >= 0 && columns[j] < emitted;
-  for (int64_t t = 0; t < steps; ++t, from += emitted, to += states)
-    for (int64_t j = 0; j < states; ++j) to[j] = is_inside || (columns[j] >= 0 && columns[j] < emitted) ? from[columns[j]] : static_cast<T>(NAN);
+  for (int64_t t = 0; is_inside && t < steps; ++t, from += emitted, to += states)
+    for (int64_t j = 0; j < states; ++j) to[j] = from[columns[j]];
+  for (int64_t t = 0; !is_inside && t < steps; ++t, from += emitted, to += states)
+    for (int64_t j = 0; j < states; ++j) to[j] = (columns[j] >= 0 && columns[j] < emitted) ? from[columns[j]] : static_cast<T>(NAN);
 }
 
-// Back to the sums of the states of each column.
+// Back to the sums of the states of each column, whose states are read one after another: a sum in memory would wait for itself.
 template <class T>
 void gather(const T* from, int64_t emitted, const int32_t* columns, int64_t steps, int64_t states, T* to) {
-  std::fill_n(to, steps * emitted, T(0));
-  for (int64_t t = 0; t < steps; ++t, from += states, to += emitted)
-    for (int64_t j = 0; j < states; ++j)
-      if (columns[j] >= 0 && columns[j] < emitted) to[columns[j]] += from[j];
+  const auto is_column = [&](int64_t j) { return columns[j] >= 0 && columns[j] < emitted; };
+  std::vector<int64_t> order(static_cast<size_t>(states)), ends(static_cast<size_t>(emitted) + 1);  // of each column; before, its begin
+  for (int64_t j = 0; j < states; ++j)
+    if (is_column(j)) ++ends[static_cast<size_t>(columns[j]) + 1];
+  for (size_t c = 1; c < ends.size(); ++c) ends[c] += ends[c - 1];
+  for (int64_t j = 0; j < states; ++j)
+    if (is_column(j)) order[static_cast<size_t>(ends[static_cast<size_t>(columns[j])]++)] = j;
+  for (int64_t t = 0; t < steps; ++t, from += states, to += emitted) {
+    int64_t k = 0;
+    for (int64_t c = 0; c < emitted; ++c) {
+      T sums[4] = {};
+      for (; k + 4 <= ends[static_cast<size_t>(c)]; k += 4)
+        for (int i = 0; i < 4; ++i) sums[i] += from[order[static_cast<size_t>(k + i)]];
+      for (; k < ends[static_cast<size_t>(c)]; ++k) sums[0] += from[order[static_cast<size_t>(k)]];
+      to[c] = sums[0] + sums[1] + sums[2] + sums[3];
+    }
+  }
 }
 
 // Of the emissions that are spread, and their derivatives.
