@@ -221,7 +221,14 @@ void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
   c.initial = asked.inputs[Chains::kInitial], c.transition = asked.inputs[Chains::kTransition], c.emission = asked.inputs[Chains::kEmission];
   c.length = asked.inputs[Chains::kLengths] && count == 1 ? *static_cast<const int32_t*>(asked.inputs[Chains::kLengths]) : c.steps;
   const int64_t kept = c.steps * c.states * (c.k ? 4 * c.k : is_float ? 4 : 8);
-  if (asked.asks == Chains::kDetail && kept > asked.memory) c.every = std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(c.steps))));
+  if (asked.asks == Chains::kDetail && kept > asked.memory) {
+    const double rows = std::min<double>(static_cast<double>(asked.memory) / 32, 1 << 18) * static_cast<double>(c.steps) / static_cast<double>(kept);  // those of 2^18 bytes stay in the cache
+    c.every = std::max<int64_t>(1, static_cast<int64_t>(std::max(rows, std::sqrt(static_cast<double>(c.steps)))));
+  }
+  if (count == 1 && pool.threads() > 1) {
+    c.pool = &pool;
+    c.both = [](void* threads, void (*task)(void*, int64_t), void* data) { parallel(*static_cast<Pool*>(threads), 2, [=](int64_t half) { task(data, half); }); };
+  }
   if (has_halves(pool, asked, count) && c.length <= c.steps && (is_float ? run_in_halves<float>(pool, asked, kernels) : run_in_halves<double>(pool, asked, kernels))) return;
   // The memory that a chain needs depends on which results are wanted.
   Chain any = c;

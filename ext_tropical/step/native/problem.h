@@ -94,6 +94,9 @@ struct Chain {
   void* score;
   int32_t* path;
   void *d_initial, *d_transition, *d_emission;  // under log-sum-exp
+  // Runs task(data, 0) and task(data, 1) on two threads; nullptr where there is one.
+  void (*both)(void* pool, void (*task)(void* data, int64_t half), void* data);
+  void* pool;
   // Of one half of a chain, under log-sum-exp: whether its emissions are the last one first; the messages at its last time are written, as logarithms; or, in a second call with the same
   // memory, what they are multiplied by in all that follows is read, also as logarithms. Says whether that could be done.
   bool is_reversed;
