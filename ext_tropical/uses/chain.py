@@ -39,12 +39,15 @@ class ChainPath:
         possible. With k (k,), the best first; zero where there are fewer sequences.
       states: int32 (T,), the states from first to last; -1 if no sequence is possible, and behind
         the length. With k (k, T).
-      feasible: a boolean scalar, whether any sequence is possible. With k (k,).
     """
 
     score: jax.Array
     states: jax.Array
-    feasible: jax.Array
+
+    @property
+    def feasible(self) -> jax.Array:
+        """A boolean scalar, whether any sequence is possible. With k (k,)."""
+        return self.states[..., 0] >= 0
 
 
 @jax.tree_util.register_dataclass
@@ -319,8 +322,7 @@ def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring |
             )
         require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
     op = dataclasses.replace(op, k=int(k or 0), detailed=True)
-    score, states = mapped(where, functools.partial(apply, op), arrays, *op.ranks)
-    return ChainPath(score, states, score != jnp.asarray(algebra.zero(score.dtype)))
+    return ChainPath(*mapped(where, functools.partial(apply, op), arrays, *op.ranks))
 
 
 def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:
