@@ -26,7 +26,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from . import jax_seam
 from .errors import InvalidConfig, Unsupported, first_line, require_kind
-from .jax_seam import Aval, Axis, ClosedJaxpr, Eqn, Tangent
+from .jax_seam import Aval, Axis, ClosedJaxpr, Eqn, Jaxpr, Tangent
 from .shapes import PyTree, is_inexact
 
 Arrays: TypeAlias = Sequence[jax.Array]
@@ -110,13 +110,17 @@ def _in_both(f: Callable[..., Result], opaque: str) -> Callable[..., Result]:
         leaves, tree = jax.tree.flatten((args, kwargs))
         traced = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)}
 
-        def of_traced(*xs: jax.Array) -> Result:
-            args, kwargs = jax.tree.unflatten(tree, _replaced(leaves, list(traced), xs))
-            return f(*args, **kwargs)
+        made = []
 
-        jaxpr, shape = jax.make_jaxpr(of_traced, return_shape=True)(*traced.values())
+        def of_traced(*xs: jax.Array) -> Sequence[jax.Array]:
+            args, kwargs = jax.tree.unflatten(tree, _replaced(leaves, list(traced), xs))
+            outs, form = jax.tree.flatten(f(*args, **kwargs))
+            made.append(form)
+            return outs
+
+        jaxpr = jax_seam.jaxpr_of(of_traced, f, list(traced.values()))
         outs = _arrays(_run(jaxpr, list(traced.values()), opaque))
-        return jax.tree.unflatten(jax.tree.structure(shape), outs)
+        return jax.tree.unflatten(made[0], outs)
 
     return run
 
@@ -164,7 +168,7 @@ def _replaced(all_: Sequence[object], places: Sequence[int], some: Sequence[obje
 def _arrays(values: Sequence[Any]) -> list[jax.Array]:
     """Values as arrays: a literal of a jaxpr is none."""
     return [
-        x if hasattr(x, "sharding") else jnp.asarray(x, getattr(x, "dtype", None)) for x in values
+        x if isinstance(x, jax.Array) else jnp.asarray(x, getattr(x, "dtype", None)) for x in values
     ]
 
 
@@ -193,6 +197,7 @@ class _Call:
     Attributes:
       fn: the call with the rules of its author.
       body: the function without them.
+      rule: the jaxpr of `fwd` by the places of moving arguments, where JAX keeps it, or None.
       place: its name and line.
       opaque: as in `both_modes`.
       avals: of the results.
@@ -201,6 +206,7 @@ class _Call:
 
     fn: Callable[..., Sequence[jax.Array]]
     body: Callable[..., Sequence[jax.Array]]
+    rule: Callable[[Sequence[int]], Jaxpr | None]
     place: str
     opaque: str
     avals: Sequence[Aval]
@@ -218,7 +224,9 @@ class _Call:
             outs, pull = jax.vjp(_of(self.fn, primals, places), *(primals[i] for i in places))
             return outs, (pull, primals if self.opaque == "differentiate" else ())
 
-        found, kept = _in_both(forward, self.opaque)(list(primals))
+        known = self.rule(places)
+        is_plain = known is not None and not _changes_inside(known)
+        found, kept = (forward if is_plain else _in_both(forward, self.opaque))(list(primals))
         leaves, tree = jax.tree.flatten(kept)
         outs, residuals = _arrays(found), _arrays(leaves)
         smooth = [i for i, x in enumerate(outs) if is_inexact(x)]
@@ -395,7 +403,7 @@ alone.
 _known: dict[str, weakref.WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr]] = {
     opaque: weakref.WeakKeyDictionary() for opaque in OPAQUE
 }
-_known_changes: weakref.WeakKeyDictionary[ClosedJaxpr, bool] = weakref.WeakKeyDictionary()
+_known_changes: weakref.WeakKeyDictionary[ClosedJaxpr | Jaxpr, bool] = weakref.WeakKeyDictionary()
 
 
 def _run(jaxpr: ClosedJaxpr, inputs: Sequence[object], opaque: str) -> list[Any]:
@@ -430,7 +438,7 @@ def _changes(eqn: Eqn) -> bool:
     )
 
 
-def _changes_inside(jaxpr: ClosedJaxpr) -> bool:
+def _changes_inside(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
     if jaxpr not in _known_changes:
         _known_changes[jaxpr] = any(map(_changes, jax_seam.open_jaxpr(jaxpr)[0].eqns))
     return _known_changes[jaxpr]
@@ -445,7 +453,8 @@ def _as_call(eqn: Eqn, opaque: str) -> Callable[..., PyTree]:
     avals = [v.aval for v in eqn.outvars]
     fn = jax_seam.as_function(eqn)
     name, at = jax_seam.source_of(eqn)
-    call = _Call(fn, body, f"{name} ({at.name})", opaque, avals, eqn.effects)
+    rule = functools.partial(jax_seam.forward_rule, eqn)
+    call = _Call(fn, body, rule, f"{name} ({at.name})", opaque, avals, eqn.effects)
 
     return lambda *xs: _call.bind(*_arrays(xs), call=call)
 

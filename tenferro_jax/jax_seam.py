@@ -25,7 +25,7 @@ from jax.experimental.custom_partitioning import (
     custom_partitioning,
 )
 from jax.extend import core as jexc
-from jax.extend import source_info_util
+from jax.extend import linear_util, source_info_util
 from jax.extend.mlir import (
     deserialize_portable_artifact,
     ir,
@@ -669,6 +669,16 @@ def closed(jaxpr: ClosedJaxpr, constants: Sequence[object]) -> ClosedJaxpr:
     return jexc.ClosedJaxpr(inner, list(constants)) if constants else jaxpr
 
 
+def jaxpr_of(flat: Callable[..., Any], fn: Callable[..., Any], xs: Sequence[Any]) -> ClosedJaxpr:
+    """That of a function of tracers, which returns a list; errors name `fn`. jax.make_jaxpr takes
+    four times as long where a function is small.
+    """
+    info = jax.api_util.debug_info("both_modes", fn, (), {})
+    made = linear_util.wrap_init(flat, debug_info=info)
+    jaxpr, _, constants = partial_eval.trace_to_jaxpr_dynamic(made, list(map(jax.typeof, xs)))
+    return jexc.ClosedJaxpr(jaxpr, constants)
+
+
 def as_function(eqn: Eqn) -> Callable[..., Any]:
     """The function that an equation calls; calling it again also applies derivative rules."""
     params = eqn.primitive.get_bind_params(eqn.params)
@@ -789,6 +799,17 @@ def reverse_alone(eqn: Eqn) -> bool:
         primitive is not None
         and (type(primitive).jvp is _HIJAX.jvp or "CustomVJP" in type(primitive).__name__)
     )
+
+
+def forward_rule(eqn: Eqn, places: Sequence[int]) -> Jaxpr | None:
+    """The jaxpr of `fwd` of a call of a jax.custom_vjp if its arguments at these places move; None
+    where JAX does not keep it.
+    """
+    fwd, consts = eqn.params.get("fwd_jaxpr_thunk"), eqn.params.get("num_consts", 0)
+    if fwd is None or any(i < consts for i in places):
+        return None
+    found: Jaxpr = fwd.call_wrapped(*(i in places for i in range(consts, len(eqn.invars))))[0]
+    return found
 
 
 def source_of(eqn: Eqn) -> tuple[str, pathlib.PurePath]:
