@@ -118,7 +118,7 @@ def _in_both(f: Callable[..., Result], opaque: str) -> Callable[..., Result]:
             made.append(form)
             return outs
 
-        jaxpr = jax_seam.jaxpr_of(of_traced, f, list(traced.values()))
+        jaxpr = jax_seam.jaxpr_of(of_traced, list(traced.values()))
         outs = _arrays(_run(jaxpr, list(traced.values()), opaque))
         return jax.tree.unflatten(made[0], outs)
 

@@ -669,11 +669,11 @@ def closed(jaxpr: ClosedJaxpr, constants: Sequence[object]) -> ClosedJaxpr:
     return jexc.ClosedJaxpr(inner, list(constants)) if constants else jaxpr
 
 
-def jaxpr_of(flat: Callable[..., Any], fn: Callable[..., Any], xs: Sequence[Any]) -> ClosedJaxpr:
-    """That of a function of tracers, which returns a list; errors name `fn`. jax.make_jaxpr takes
-    four times as long where a function is small.
+def jaxpr_of(flat: Callable[..., Any], xs: Sequence[Any]) -> ClosedJaxpr:
+    """That of a function of tracers, which returns a list. jax.make_jaxpr takes twice as long where
+    a function is small.
     """
-    info = jax.api_util.debug_info("both_modes", fn, (), {})
+    info = jax.api_util.debug_info("both_modes", flat, tuple(xs), {})
     made = linear_util.wrap_init(flat, debug_info=info)
     jaxpr, _, constants = partial_eval.trace_to_jaxpr_dynamic(made, list(map(jax.typeof, xs)))
     return jexc.ClosedJaxpr(jaxpr, constants)

@@ -134,7 +134,7 @@ FUNCTION_CHECKS = (
         "derivatives",
         derivatives.linear_in_cotangent,
         after=("value",),
-        advice=LINEARLY,
+        advice=LINEARLY + PURPOSE,
     ),
     Check("derivatives", derivatives.vjp, after=("value",), advice=REVERSE + PURPOSE),
     Check(

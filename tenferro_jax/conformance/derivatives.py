@@ -239,7 +239,18 @@ def _require_adjoint(
     size = max(inner(*(map(np.abs, xs) for xs in pair)) for pair in (forward, back))
     if not abs(left - right) <= max(relative, view.rounding()) * size + slack:
         text = f"<J' w, v> = {right:.12g} where <w, J v> = {left:.12g}"
-        raise Broken(clause, f"{what}: {text}", fix)
+        raise Broken(clause, f"{what}: {text}{_kind(left, right) if relative else ''}", fix)
+
+
+def _kind(derivative: float, rule: float) -> str:
+    """What rules of this size beside the derivative are, where they differ on purpose."""
+    if not derivative:
+        return ": the function is constant here, as of a straight-through rule"
+    if not rule:
+        return ": zero, as of a stopped gradient"
+    times = round(rule / derivative, 3)
+    is_scaled = abs(rule - times * derivative) <= 1e-6 * abs(derivative)
+    return f": {times:g} times the derivative, as of a scaled gradient" if is_scaled else ""
 
 
 def _rounding_of(view: Smooth, terms: Sequence[float], w: Sequence[Array]) -> float:
