@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "first_call": (),
     "training_step": (),
     "graph_building": (),
+    "both_modes": (),
     "one_line": (),
     "log_sum_exp": (),
     "glue": (),

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import (
     alignments,
+    both_modes,
     chains,
     closures,
     first_call,
@@ -92,6 +93,7 @@ SMALL = {  # what runs at toy size, the times in what it returns, and words that
     gradient_of_matmul: (lambda main: main([8], repeats=2), "gradient"),
     training_step: (lambda main: main([4, 5, 3], 8, repeats=2), "optimised HLO equal: True"),
     graph_building: (lambda main: main([20], repeats=1).values(), "us a node"),
+    both_modes: (lambda main: main(1e-3).values(), "and lowering: at most"),
     log_sum_exp: (lambda main: in_both(main(("2 of 3",), ("float32",), 1)), "with gradient"),
     one_line: (
         lambda main: map(min, main("16 of 8 x 8", ("float32",), 1).values()),
