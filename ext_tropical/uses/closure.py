@@ -22,6 +22,7 @@ from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import (
@@ -38,6 +39,7 @@ from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argm
 from ..step.at_winner import entries_at
 from ..step.einsum_op import one_dtype
 from ..step.weighted_sum import Place
+from .path_op import TreeSums
 
 _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
 """The limit, by dtype, of values of walks that get better without end; it is not known for other
@@ -313,8 +315,11 @@ def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.A
     @derived.defjvp
     def _jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> Any:
         value, converged = derived(*primals)
-        along = functools.partial(_along, semiring, _before(semiring, *primals, value, converged))
-        _, moved = jax.jvp(along, primals, tangents)
+        before = _before(semiring, *primals, value, converged)
+        if semiring in (min_plus, max_plus):
+            moved = _sums(before, *tangents)
+        else:
+            _, moved = jax.jvp(functools.partial(_along, semiring, before), primals, tangents)
         nothing = np.zeros(value.shape, jax.dtypes.float0)
         return (value, converged), (jnp.where(converged, moved, 0), nothing)
 
@@ -454,6 +459,16 @@ def _floyd_warshall(
     walks, improving = lax.fori_loop(0, turns, block, state)
     value, before = jax.tree.map(lambda x: x[:count, :count], walks)
     return value, before, improving[:count]
+
+
+def _sums(before: jax.Array, x: jax.Array) -> jax.Array:
+    """The sum of x over the edges of each walk. Each row is a tree, whose edges are numbered as the
+    nodes that they lead to.
+    """
+    known = jnp.maximum(before, 0)
+    last = jnp.where(before < 0, -1, lax.broadcasted_iota(jnp.int32, before.shape, 1))
+    own = entries_at("ij,jk->ik", Place.RHS, x, known)
+    return jax.vmap(lambda *row: apply(TreeSums(), *row)[0])(last[:, None], known, own)[:, 0]
 
 
 def _along(semiring: SelectiveSemiring, before: jax.Array, a: jax.Array) -> jax.Array:

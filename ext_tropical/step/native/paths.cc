@@ -414,102 +414,104 @@ void by_algebra(Pool& pool, const Paths& asked) {
   asked.algebra == Algebra::kMinMax ? search<T, true>(pool, asked) : search<T, false>(pool, asked);
 }
 
-// The edge before a node, and the node before; kNone where the tree begins.
-struct Trees {
-  const int32_t *last, *senders;
-  int32_t nodes;
-  int32_t before(int32_t v) const { return last[v] < 0 ? kNone : senders[last[v]]; }
+// A tree from its leaves: first the nodes that no edge leaves, then those that are leaves without these. The ways of some nodes may turn in a
+// circle, as `last` is no tree: these are left out.
+struct Tree {
+  const int32_t* last;
+  std::vector<int32_t> before, order;  // the node before each; the number of nodes where the tree begins
+
+  // False where edges lead out of the graph.
+  __attribute__((noinline)) bool make(const int32_t* given, const int32_t* senders, int64_t edges, int32_t nodes) {
+    const size_t n = static_cast<size_t>(nodes);
+    last = given, before.resize(n), order.resize(n + 1), after_.assign(n + 1, 0);
+    bool bad = false;
+    for (size_t v = 0; v < n; ++v) {
+      const bool is_edge = last[v] < edges;
+      const int32_t u = last[v] < 0 ? nodes : is_edge ? senders[last[v]] : kNone;
+      bad |= static_cast<uint32_t>(u) > static_cast<uint32_t>(nodes) || (u == nodes && last[v] >= 0);
+      before[v] = u;
+    }
+    if (bad) return false;
+    // No branch, which would be guessed wrongly at every second node.
+    after_[n] = 1;
+    for (const int32_t u : before) ++after_[static_cast<size_t>(u)];
+    size_t found = 0;
+    for (size_t v = 0; v < n; ++v) order[found] = static_cast<int32_t>(v), found += after_[v] == 0;
+    for (size_t i = 0; i < found; ++i) {
+      const int32_t u = before[static_cast<size_t>(order[i])];
+      order[found] = u, found += --after_[static_cast<size_t>(u)] == 0;
+    }
+    order.resize(found);
+    if (found != n) leave_out(n);
+    return true;
+  }
+
+ private:
+  void leave_out(size_t n) {
+    std::vector<char> is_lost(n, 1);
+    is_lost.push_back(0);
+    for (size_t i = order.size(); i-- > 0;) is_lost[static_cast<size_t>(order[i])] = is_lost[static_cast<size_t>(before[static_cast<size_t>(order[i])])];
+    order.erase(std::remove_if(order.begin(), order.end(), [&](int32_t v) { return is_lost[static_cast<size_t>(v)] != 0; }), order.end());
+  }
+  std::vector<int32_t> after_;  // how many nodes are after each, of those not yet found
 };
 
-// Calls each(v, before) for the nodes whose way back ends, the one before first. The others, as `last` is no tree, count nowhere.
-template <class Each>
-void from_beginnings(const Trees& tree, const Each& each) {
-  enum : char { kUnknown, kOpen, kEnds, kLost };
-  std::vector<char> found(static_cast<size_t>(tree.nodes), kUnknown);
-  std::vector<int32_t> way;
-  for (int32_t first = 0; first < tree.nodes; ++first) {
-    int32_t v = first;
-    for (; v != kNone && found[static_cast<size_t>(v)] == kUnknown; v = tree.before(v)) way.push_back(v), found[static_cast<size_t>(v)] = kOpen;
-    const bool ends = v == kNone || found[static_cast<size_t>(v)] == kEnds;
-    for (; !way.empty(); v = way.back(), way.pop_back()) {
-      found[static_cast<size_t>(way.back())] = ends ? kEnds : kLost;
-      if (ends) each(way.back(), v);
-    }
+template <class T>
+void along(const Tree& tree, const T* x, T* result) {
+  const int32_t nodes = static_cast<int32_t>(tree.before.size());
+  if (tree.order.size() != tree.before.size()) std::fill_n(result, nodes, T(0));
+  for (size_t i = tree.order.size(); i-- > 0;) {
+    const int32_t v = tree.order[i], u = tree.before[static_cast<size_t>(v)];
+    result[v] = u == nodes ? T(0) : result[u] + x[tree.last[v]];
   }
 }
 
-template <class T>
-void along(const Trees& tree, const T* x, T* result) {
-  std::fill_n(result, tree.nodes, T(0));
-  from_beginnings(tree, [&](int32_t v, int32_t before) {
-    if (before != kNone) result[v] = result[before] + x[tree.last[v]];
-  });
-}
-
-// Adds to `result`. Leaves are taken off until only the beginning is left.
-template <class T>
-void onto(const Trees& tree, const T* x, double* result) {
-  struct Node {
-    double sum;
-    int32_t before, after;  // how many nodes are after it
+// Adds to `result`. `sums` is memory.
+template <class T, class To>
+void onto(const Tree& tree, const T* x, std::vector<double>& sums, To* result) {
+  const size_t n = tree.before.size();
+  sums.resize(n + 1), sums[n] = 0;
+  std::copy(x, x + n, sums.begin());
+  for (const int32_t v : tree.order) sums[static_cast<size_t>(tree.before[static_cast<size_t>(v)])] += sums[static_cast<size_t>(v)];
+  const auto add = [&](int32_t v) {
+    if (tree.last[v] >= 0) result[tree.last[v]] += static_cast<To>(sums[static_cast<size_t>(v)]);
   };
-  std::vector<Node> nodes(static_cast<size_t>(tree.nodes));
-  const auto at = [&](int32_t v) -> Node& { return nodes[static_cast<size_t>(v)]; };
-  for (int32_t v = 0; v < tree.nodes; ++v) at(v) = {static_cast<double>(x[v]), tree.before(v), 0};
-  for (int32_t v = 0; v < tree.nodes; ++v)
-    if (at(v).before != kNone) ++at(at(v).before).after;
-  int32_t taken = 0;
-  for (int32_t first = 0; first < tree.nodes; ++first)
-    for (int32_t v = first; v != kNone && at(v).after == 0;) {
-      at(v).after = -1, ++taken;
-      const int32_t before = at(v).before;
-      if (before != kNone) {
-        at(before).sum += at(v).sum;
-        // A leaf that comes later in this loop is left to it.
-        if (--at(before).after != 0 || before > first) break;
-      }
-      v = before;
-    }
-  const auto add = [&](int32_t v, int32_t before) {
-    if (before != kNone) result[tree.last[v]] += at(v).sum;
-  };
-  if (taken != tree.nodes) return from_beginnings(tree, add);  // some turn in a circle
-  for (int32_t v = 0; v < tree.nodes; ++v) add(v, at(v).before);
+  if (tree.order.size() == n)
+    for (int32_t v = 0; v < static_cast<int32_t>(n); ++v) add(v);  // in the order of memory
+  else
+    for (const int32_t v : tree.order) add(v);
 }
 
 template <class T>
 bool sums(Pool& pool, const TreeSums& asked) {
-  const int64_t batch = asked.batch.count(), nodes = asked.nodes, edges = asked.edges;
+  const int64_t batch = asked.batch.count(), sources = asked.sources, nodes = asked.nodes, edges = asked.edges;
   std::atomic<bool> is_sound{true};
-  const auto tree_of = [&](int64_t number, int64_t source) {
-    const auto input = [&](int k, int64_t size) { return static_cast<const int32_t*>(asked.inputs[k]) + asked.batch.place(static_cast<size_t>(k), number) * size; };
-    Trees tree{input(TreeSums::kLast, asked.sources * nodes) + source * nodes, input(TreeSums::kSenders, edges), static_cast<int32_t>(nodes)};
-    bool bad = false;
-    for (int64_t v = 0; v < nodes; ++v) bad |= tree.last[v] >= edges;
-    for (int32_t v = 0; !bad && v < tree.nodes; ++v) bad |= tree.last[v] >= 0 && static_cast<uint32_t>(tree.before(v)) >= static_cast<uint32_t>(nodes);
-    if (bad) is_sound = false;
-    return tree;
-  };
-  const auto x_of = [&](int64_t number, int64_t size) { return static_cast<const T*>(asked.inputs[TreeSums::kX]) + asked.batch.place(TreeSums::kX, number) * size; };
   T* const result = static_cast<T*>(asked.result);
-  if (!asked.onto) {
-    parallel(pool, batch * asked.sources, [&](int64_t i) {
-      const Trees tree = tree_of(i / asked.sources, i % asked.sources);
-      if (is_sound) along(tree, x_of(i / asked.sources, edges), result + i * nodes);
-    });
-    return is_sound;
-  }
-  // As many partial sums whatever the number of threads, so that rounding is the same.
-  const int64_t parts = std::min<int64_t>(asked.sources, 4);
-  std::vector<double> partial(static_cast<size_t>(batch * std::max<int64_t>(parts, 1) * edges), 0.0);
-  parallel(pool, batch * parts, [&](int64_t i) {
-    const int64_t number = i / parts, part = i % parts;
-    for (int64_t s = part * asked.sources / parts; s < (part + 1) * asked.sources / parts; ++s) {
-      const Trees tree = tree_of(number, s);
-      if (is_sound) onto(tree, x_of(number, asked.sources * nodes) + s * nodes, partial.data() + i * edges);
+  // Onto edges as many partial sums whatever the number of threads, so that rounding is the same; none where there is one tree.
+  const int64_t parts = asked.onto ? std::min<int64_t>(sources, 4) : sources;
+  const bool is_partial = asked.onto && parts != 1;
+  std::vector<double> partial(is_partial ? static_cast<size_t>(batch * std::max<int64_t>(parts, 1) * edges) : 0, 0.0);
+  // Small trees share a task, and its memory.
+  const int64_t count = batch * parts, each = std::max<int64_t>(1, std::min<int64_t>(20000 / (nodes + 1), count / (4 * pool.threads() + 1)));
+  parallel(pool, (count + each - 1) / each, [&](int64_t task) {
+    Tree tree;
+    std::vector<double> memory;
+    for (int64_t i = task * each; i < std::min(count, (task + 1) * each); ++i) {
+      const int64_t number = i / parts, part = i % parts;
+      const auto place = [&](int k) { return asked.batch.place(static_cast<size_t>(k), number); };
+      const int32_t* const last = static_cast<const int32_t*>(asked.inputs[TreeSums::kLast]) + place(TreeSums::kLast) * sources * nodes;
+      const int32_t* const senders = static_cast<const int32_t*>(asked.inputs[TreeSums::kSenders]) + place(TreeSums::kSenders) * edges;
+      const T* const x = static_cast<const T*>(asked.inputs[TreeSums::kX]) + place(TreeSums::kX) * (asked.onto ? sources * nodes : edges);
+      if (asked.onto && !is_partial) std::fill_n(result + i * edges, edges, T(0));
+      for (int64_t s = part * sources / parts; s < (part + 1) * sources / parts; ++s) {
+        if (!tree.make(last + s * nodes, senders, edges, static_cast<int32_t>(nodes))) is_sound = false;
+        else if (!asked.onto) along(tree, x, result + i * nodes);
+        else if (is_partial) onto(tree, x + s * nodes, memory, partial.data() + i * edges);
+        else onto(tree, x + s * nodes, memory, result + i * edges);
+      }
     }
   });
-  for (int64_t i = 0; i < batch * edges; ++i) {
+  for (int64_t i = 0; is_partial && i < batch * edges; ++i) {
     double total = 0;
     for (int64_t part = 0; part < parts; ++part) total += partial[static_cast<size_t>((i / edges * parts + part) * edges + i % edges)];
     result[i] = static_cast<T>(total);
