@@ -77,7 +77,7 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_292,
-    "statements in ext_tropical": 6_974,
+    "statements in ext_tropical": 6_998,
     "statements in tests": 16_286,
     "files": 153,
     "file names that occur twice": 0,

@@ -14,9 +14,14 @@ from jax import lax
 from tenferro_jax.einsum.spread import State
 
 from ..algebra.shipped import LogSumExp
+from ..step.kernels.selection import together
 from .alignment_op import diagonals, folded
 
 Values = tuple[jax.Array, ...]
+WINNERS = 20
+"""With at most so many candidates for a state one reduction gives value and winner, and the winners
+are kept. XLA CPU is slow with that for more, where the winners on the way back are found again.
+"""
 Op = Any  # a ChainOp, whose module imports this one
 
 # The message at t has for each state the score of what leads to it, its emission included. What
@@ -85,19 +90,37 @@ def _shift(x: jax.Array, axis: int | None = None) -> jax.Array:
     return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
 
 
+@jax.custom_jvp
 def _log_sum_exp(x: jax.Array) -> jax.Array:
     """Over the first axis. Its derivatives are zero, not NaN, at candidates that are -inf."""
     shift = _shift(x, 0)
-    total = jnp.sum(jnp.exp(x - shift), 0)
-    some = total != 0
-    return jnp.where(some, shift[0] + jnp.log(jnp.where(some, total, 1)), -jnp.inf)
+    return shift[0] + jnp.log(jnp.sum(jnp.exp(x - shift), 0))
+
+
+@_log_sum_exp.defjvp
+def _(primals: Values, tangents: Values) -> tuple[jax.Array, jax.Array]:
+    """By a form that XLA CPU takes twice as long for."""
+
+    def differentiable(x: jax.Array) -> jax.Array:
+        shift = _shift(x, 0)
+        total = jnp.sum(jnp.exp(x - shift), 0)
+        some = total != 0
+        return jnp.where(some, shift[0] + jnp.log(jnp.where(some, total, 1)), -jnp.inf)
+
+    return jax.jvp(differentiable, primals, tangents)
 
 
 def messages_of(
-    op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+    op: Op,
+    initial: jax.Array,
+    transition: jax.Array,
+    emission: jax.Array,
+    *others: jax.Array,
+    winners: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The score; all messages, (T, S), under log_sum_exp less their maximum; and the last one.
-    Behind the length they are that at its end.
+    Behind the length they are that at its end. With winners, instead of all messages the number of
+    the first best candidate of each state, int32 (T - 1, S).
     """
     algebra, length = op.algebra, length_of(op, emission, others)
     is_log = isinstance(algebra, LogSumExp)
@@ -113,61 +136,51 @@ def messages_of(
         matrix = transition[0] if own is None else own
         matrix, seen = (_kept(op, t < length, x, one) for x in (matrix, seen))
         candidates = _arriving(op, message, matrix)
-        arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
+        if winners:
+            arrived, found = together(algebra, candidates, 0)
+        else:
+            arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
         new, shift = less(algebra.times(arrived, seen))
         new, shift = _kept(op, t < length, new, message), _kept(op, t < length, shift, one)
-        return new, (new, shift)
+        return new, (found if winners else new, shift)
 
     transition = _ordered(op, transition)
     first, shift = less(algebra.times(initial, emission[0]))
     times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
     given = times, emission[1:], None if transition.shape[0] == 1 else transition
-    last, (messages, shifts) = lax.scan(  # of which derivatives keep no candidates
+    last, (kept, shifts) = lax.scan(  # of which derivatives keep no candidates
         jax.checkpoint(step, prevent_cse=False) if is_log else step, first, given
     )
     score = _log_sum_exp(last) + (shift + jnp.sum(shifts)) if is_log else algebra.best(last, 0)
-    messages = jnp.concatenate([first[None], messages])
-    return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), messages, last
+    kept = kept if winners else jnp.concatenate([first[None], kept])
+    return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), kept, last
 
 
 def _walked(
-    op: Op,
-    transition: jax.Array,
-    length: jax.Array | int,
-    messages: jax.Array,
-    choose: Callable[..., jax.Array],
-    given: jax.Array | None = None,
+    op: Op, length: jax.Array | int, last: jax.Array, find: Callable[..., jax.Array], given: State
 ) -> jax.Array:
-    """The states from first to last, int32 (T,), chosen from the last to the first; -1 behind the
-    length.
+    """The states from first to last, int32 (T,), found from the last to the first; -1 behind the
+    length, and all if the last one is: for XLA CPU it is slow to replace them after the loop.
 
     Args:
       op: what may lead to a state.
-      transition: as `_ordered` gives it.
       length: of the sequence.
-      messages: of all times.
-      choose: of candidates and an entry of `given`: the number of one of them.
-      given: (T,), or None.
+      last: the last state.
+      find: of a time, the state then and an entry of `given`: the state before.
+      given: (T - 1, ...) and arrays of that kind, of the moves.
     """
-    count = messages.shape[0]
 
     def back(state: jax.Array, at: State) -> tuple[jax.Array, jax.Array]:
         t, entry = at
-        column = transition[0 if transition.shape[0] == 1 else t - 1, :, state]
-        candidates, first = _column(op, messages[t - 1], column, state)
-        before = jnp.maximum(first + choose(candidates, entry), 0)
-        before = jnp.where(t < length, before, state) if op.has_length else before
-        return before, before
+        before = _kept(op, t < length, jnp.where(state < 0, -1, find(t, state, entry)), state)
+        return before, _kept(op, t <= length, before, -1)
 
     # Over descending times instead of reverse=True, because converters of jaxprs support only
     # forward scans.
-    times = jnp.flip(1 + jnp.arange(count - 1, dtype=jnp.int32))
-    end = jnp.clip(length - 1, 0, count - 1) if op.has_length else -1
-    last = choose(messages[-1], None if given is None else given[end])
-    _, states = lax.scan(back, last, (times, None if given is None else jnp.flip(given[:-1])))
-    states = jnp.concatenate([jnp.flip(states, 0), last[None]])
-    live = jnp.arange(count, dtype=jnp.int32) < length if op.has_length else True
-    return jnp.where(live, states, -1)
+    count = jax.tree.leaves(given)[0].shape[0]
+    given = jax.tree.map(lambda x: jnp.flip(x, 0), (1 + jnp.arange(count, dtype=jnp.int32), given))
+    _, states = lax.scan(back, last, given)
+    return jnp.append(jnp.flip(states), _kept(op, length > count, last, -1))
 
 
 def _first(found: jax.Array) -> jax.Array:
@@ -180,22 +193,35 @@ def best(
     op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The score and the states of the best sequence."""
-    score, messages, _ = messages_of(op, initial, transition, emission, *others)
+    count = transition.shape[1]
+    winners = isinstance(count, int) and count <= WINNERS
+    inputs = initial, transition, emission, *others
+    score, kept, last = messages_of(op, *inputs, winners=winners)
+    transition = _ordered(op, transition)
 
-    def choose(candidates: jax.Array, _: None) -> jax.Array:
+    def choose(candidates: jax.Array) -> jax.Array:
         best = op.algebra.best(candidates, 0)
         return _first((candidates == best) | (candidates != candidates))
 
+    def find(t: jax.Array, state: jax.Array, entry: jax.Array) -> jax.Array:
+        if winners:
+            found = lax.dynamic_index_in_dim(entry, state, keepdims=False)
+            return jnp.maximum(state - (op.band - 1) + found, 0) if op.band else found
+        matrix = transition[0 if transition.shape[0] == 1 else t - 1]
+        candidates, first = _column(op, entry, matrix[:, state], state)
+        return jnp.maximum(first + choose(candidates), 0)
+
+    end = together(op.algebra, last, 0)[1] if winners else choose(last)
+    end = jnp.where(score != jnp.asarray(op.algebra.zero(score.dtype)), end, -1)
     length = length_of(op, emission, others)
-    states = _walked(op, _ordered(op, transition), length, messages, choose)
-    return score, jnp.where(score != jnp.asarray(op.algebra.zero(score.dtype)), states, -1)
+    return score, _walked(op, length, end, find, kept if winners else kept[:-1])
 
 
 def drawn(
     op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
 ) -> jax.Array:
     """The states of each sample."""
-    score, messages, _ = messages_of(op, initial, transition, emission, *others)
+    score, messages, last = messages_of(op, initial, transition, emission, *others)
 
     def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
         weights = jnp.exp(candidates - _shift(candidates))
@@ -205,8 +231,19 @@ def drawn(
         return jnp.minimum(_first(sums > uniform * sums[-1]), greatest)
 
     length, transition = length_of(op, emission, others), _ordered(op, transition)
-    walk = functools.partial(_walked, op, transition, length, messages, choose)
-    return jnp.where(abs(score) < jnp.inf, jax.vmap(walk)(others[-1]), -1)
+
+    def find(t: jax.Array, state: jax.Array, entry: Values) -> jax.Array:
+        message, uniform = entry
+        matrix = transition[0 if transition.shape[0] == 1 else t - 1]
+        candidates, first = _column(op, message, matrix[:, state], state)
+        return jnp.maximum(first + choose(candidates, uniform), 0)
+
+    def walk(uniforms: jax.Array) -> jax.Array:
+        end = jnp.clip(length - 1, 0, len(uniforms) - 1) if op.has_length else -1
+        state = jnp.where(abs(score) < jnp.inf, choose(last, uniforms[end]), -1)
+        return _walked(op, length, state, find, (messages[:-1], uniforms[:-1]))
+
+    return jax.vmap(walk)(others[-1])
 
 
 def details(op: Op, *inputs: jax.Array) -> Values:

@@ -175,7 +175,7 @@ def _reduced(
             semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)]
         )[: 1 + with_winner]
     if with_winner:
-        return _together(semiring, candidates, axis)
+        return together(semiring, candidates, axis)
     return (semiring.best(candidates, axis),)
 
 
@@ -192,7 +192,7 @@ def one_by_one(
     return value, winner
 
 
-def _together(
+def together(
     semiring: SelectiveSemiring,
     candidates: jax.Array,
     axis: int,
@@ -205,9 +205,9 @@ def _together(
         x: tuple[jax.Array, jax.Array],
         y: tuple[jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
-        equal = (y[0] == x[0]) | ((x[0] != x[0]) & (y[0] != y[0]))
-        takes = jnp.where(equal, y[1] < x[1], semiring.better(y[0], x[0]) | (y[0] != y[0]))
-        return jnp.where(takes, y[0], x[0]), jnp.where(takes, y[1], x[1])
+        first = semiring.better(x[0], y[0]) | (x[0] != x[0])
+        first |= (x[0] == y[0]) & (x[1] < y[1])
+        return jnp.where(first, x[0], y[0]), jnp.where(first, x[1], y[1])
 
     start = jnp.asarray(semiring.identity(candidates.dtype)), jnp.int32(2**31 - 1)
     index = lax.broadcasted_iota(jnp.int32, candidates.shape, axis)
