@@ -76,9 +76,9 @@ def figures() -> dict[str, int]:
 
 
 BUDGETS = {
-    "statements in tenferro_jax": 12_292,
-    "statements in ext_tropical": 6_998,
-    "statements in tests": 16_286,
+    "statements in tenferro_jax": 12_321,
+    "statements in ext_tropical": 7_009,
+    "statements in tests": 16_301,
     "files": 153,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
