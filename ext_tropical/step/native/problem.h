@@ -97,12 +97,12 @@ struct Chain {
   // Runs task(data, 0) and task(data, 1) on two threads; nullptr where there is one.
   void (*both)(void* pool, void (*task)(void* data, int64_t half), void* data);
   void* pool;
-  // Of one half of a chain, under log-sum-exp: whether its emissions are the last one first; the messages at its last time are written, as logarithms; or, in a second call with the same
-  // memory, what they are multiplied by in all that follows is read, also as logarithms. Says whether that could be done.
-  bool is_reversed;
+  // Of half a chain under log-sum-exp; nullptr for a whole one. A first call writes the logarithms of its last messages. A second one with the
+  // same memory reads the logarithms of what they are multiplied by in the other half, and writes the derivatives.
   double* last;
   const double* following;
-  bool* is_done;
+  bool* is_done;     // whether numbers of one scale were exact
+  bool is_reversed;  // the last emission comes first
 };
 
 // The functions of one instruction set.
