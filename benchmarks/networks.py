@@ -1,7 +1,7 @@
 """Hypothesis: the first answer of a network takes at most twice a loop in NumPy, the next a fifth
 of it.
 
-Networks of 60 to 2,000 small tables: grids, trees, 3-regular graphs (a ring and, within 12
+Networks of 60 to 2,000 small tables: grids, trees, chains, 3-regular graphs (a ring and, within 12
 neighbours, a random matching) and noisy-or networks (findings of one to four of 9 neighbouring
 diseases), float32, max_plus. This process has imported everything, started JAX's backend and
 answered one other small network; every figure is of a network that is new to it. The loop plans
@@ -111,6 +111,12 @@ def _tree(count: int, rng: np.random.Generator) -> Scopes:
     return [(i,) for i in range(nodes)] + edges, [int(n) for n in rng.integers(2, 5, nodes)]
 
 
+def _chain(count: int, rng: np.random.Generator) -> Scopes:
+    """Eight-valued."""
+    nodes = (count + 1) // 2
+    return [(i,) for i in range(nodes)] + [(i - 1, i) for i in range(1, nodes)], [8] * nodes
+
+
 def _regular(count: int, rng: np.random.Generator) -> Scopes:
     """Two- or three-valued."""
     nodes = max(round(count / 30), 1) * 12
@@ -148,6 +154,7 @@ def _noisy_or(rng: np.random.Generator, labels: int) -> np.ndarray:
 KINDS: dict[str, Callable[[int, np.random.Generator], Scopes]] = {
     "grid": _grid,
     "tree": _tree,
+    "chain": _chain,
     "3-regular": _regular,
     "noisy-or": _diagnosis,
 }

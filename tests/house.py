@@ -77,9 +77,9 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_321,
-    "statements in ext_tropical": 7_009,
-    "statements in tests": 16_301,
-    "files": 153,
+    "statements in ext_tropical": 7_143,
+    "statements in tests": 16_375,
+    "files": 154,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,

@@ -42,9 +42,9 @@ TROPICAL_FLOORS = {
     "step": 2,
     "network": 3,
     "uses": 4,
-    "model": 4,
-    "families": 5,
-    "__init__": 6,
+    "model": 5,
+    "families": 6,
+    "__init__": 7,
 }
 DOORS = {
     "tenferro_jax",

@@ -21,6 +21,7 @@ from . import uai
 from .variables import (
     Index,
     Variable,
+    chain_path,
     checked,
     equation,
     index,
@@ -202,10 +203,17 @@ class Factors:
         """The einsum of the tables, a letter for each variable in the order of `variables`."""
         return equation(self.scopes, ())
 
+    @property
+    def path(self) -> Optimize:
+        """How contractions are ordered: `optimize`, or for a chain from its last variable to its
+        first, which is the cheapest order.
+        """
+        return (self.optimize == "auto" and chain_path(self.scopes)) or self.optimize
+
     def plan(self) -> TropicalPlan:
         """The order of contractions that every question takes, and its slices, to print."""
         return plan_tropical_einsum(
-            self.equation, *self.tables, optimize=self.optimize, memory_limit=self.memory_limit
+            self.equation, *self.tables, optimize=self.path, memory_limit=self.memory_limit
         )
 
     def contracted(self, semiring: Semiring, output: Sequence[Variable] = ()) -> jax.Array:
@@ -214,7 +222,7 @@ class Factors:
             equation(self.scopes, output),
             *self.tables,
             semiring=semiring,
-            optimize=self.optimize,
+            optimize=self.optimize if output else self.path,
             memory_limit=self.memory_limit,
         )
 

@@ -19,6 +19,7 @@ from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment
 from ..step.einsum_op import widened
 from .answers import best_ways, counted, counted_by, samples, shares
+from .chain_form import chain_form
 from .factors import Factors
 from .variables import (
     Variable,
@@ -26,6 +27,7 @@ from .variables import (
     from_largest,
     groups,
     holders,
+    is_finite,
     require_finite,
     require_known,
     require_size,
@@ -41,6 +43,9 @@ class Network(Factors):
 
     A pytree: the tables are leaves, all else is static. Every method works on concrete tables and
     inside jit, vmap and grad; under vmap tables, or the values of `given`, have one more axis.
+
+    A long chain of concrete tables of one size is answered as a `Chain`, but for the k best and
+    counts.
 
     Args:
       equation: the labels of the tables, as for einsum, with no labels in the output: "ab,bc->".
@@ -113,10 +118,12 @@ class Network(Factors):
           >>> float(Network("ab,b->", [[0.0, 1.0], [2.0, 0.0]], [0.0, 0.5]).value())
           2.0
         """
-        return self.contracted(max_plus)
+        form = chain_form(self)
+        return form.chain().best().score if form else self.contracted(max_plus)
 
     def best(self, k: int | None = None) -> Assignment:
-        """The best score with an assignment that has it, the first by the plan; or the k best.
+        """The best score with an assignment that has it, the first by the plan, of a chain by its
+        variables from the end that is named first; or the k best.
 
         Args:
           k: how many distinct assignments, by falling score.
@@ -145,8 +152,10 @@ class Network(Factors):
           [2.  1.5 0.5] [0 1 1]
         """
         if k is None:
+            if (form := chain_form(self)) and (path := form.best()):
+                return path
             found = best_assignment(
-                self.equation, *self.tables, optimize=self.optimize, memory_limit=self.memory_limit
+                self.equation, *self.tables, optimize=self.path, memory_limit=self.memory_limit
             )
             return found._replace(labels=self._named(found.labels))
         dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
@@ -254,6 +263,8 @@ class Network(Factors):
           >>> float(Network("ab->", [[0.0, 0.0], [0.0, 0.0]]).log_partition())  # log 4
           1.3862943649291992
         """
+        if form := chain_form(self):
+            return form.chain(temperature).log_partition()
         return self.contracted(LogSumExp(temperature)) / temperature
 
     def marginals(self, *, temperature: float = 1.0) -> dict[Variable, jax.Array]:
@@ -275,7 +286,9 @@ class Network(Factors):
         """
         # Those of the entries of the smallest table that has the variable: by the plan of all
         # questions, which a table of its own for each variable would change.
-        dtype = self._floating("marginals")
+        dtype, form = self._floating("marginals"), chain_form(self)
+        if form and is_finite((posterior := form.chain(temperature).marginals()).log_partition):
+            return form.named(np.asarray(posterior.states)[::-1])
         net = self.like(self.scopes, tuple(map(from_largest, self.tables)))
         held = holders(self.scopes, self.tables)
         active = sorted(set(held.values()))
@@ -312,6 +325,9 @@ class Network(Factors):
           1.3862943649291992
         """
         self._floating("entropy")
+        form = chain_form(self)
+        if form and is_finite(entropy := form.chain(temperature).entropy()):
+            return entropy
         # The mean score is the derivative in the direction of the scores.
         shifted = tuple(map(from_largest, self.tables))
         scores = tuple(
@@ -370,6 +386,10 @@ class Network(Factors):
             )
         if 0 in shape or not self.variables:
             return {name: jnp.zeros(shape, jnp.int32) for name in self.variables}
+        if form := chain_form(self):
+            drawn = form.chain(temperature).sample(key, shape)
+            if is_finite(drawn) and drawn.min() >= 0:
+                return form.named(np.moveaxis(np.asarray(drawn), -1, 0)[::-1])
         found = samples(self.plan(), self.tables, key, shape, temperature)
         for labels in list(found.values())[:1]:
             if not isinstance(labels, jax.core.Tracer) and labels.min() < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from opt_einsum import get_symbol
+from opt_einsum.paths import ssa_to_linear
 
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, shortened
@@ -17,6 +19,8 @@ from tenferro_jax.shapes import as_array
 
 Variable: TypeAlias = str | int
 """The name of a variable."""
+Scopes: TypeAlias = Sequence[tuple[Variable, ...]]
+"""The variables of each table."""
 Index: TypeAlias = int | np.integer | jax.Array
 """A value of a variable."""
 
@@ -94,6 +98,69 @@ def groups(
         yield tuple(sorted(group))
 
 
+def chain_order(scopes: Scopes) -> list[Variable]:
+    """The variables of tables that form a chain, from the end that is named first; none of others.
+    A chain has one table of each variable and the next, and any number of tables of one variable.
+    """
+    beside: dict[Variable, list[Variable]] = {name: [] for scope in scopes for name in scope}
+    for scope in scopes:
+        if not 1 <= len(scope) <= 2:
+            return []
+        if len(scope) == 2:
+            beside[scope[0]].append(scope[1])
+            beside[scope[1]].append(scope[0])
+    ends = [name for name, others in beside.items() if len(others) == 1]
+    if len(ends) != 2 or any(len(others) > 2 for others in beside.values()):
+        return []
+    order = ends[:1]
+    while following := [x for x in beside[order[-1]] if x not in order[-2:]]:
+        order += following
+    return order if len(order) == len(beside) else []
+
+
+def chain_places(scopes: Scopes, order: Sequence[Variable]) -> tuple[list[list[int]], list[int]]:
+    """For each variable of a chain the numbers of the tables that it has alone; for each but the
+    last that of the table with the next.
+    """
+    at = {name: i for i, name in enumerate(order)}
+    own: list[list[int]] = [[] for _ in order]
+    pairs = [0] * (len(order) - 1)
+    for number, scope in enumerate(scopes):
+        if len(scope) == 1:
+            own[at[scope[0]]].append(number)
+        else:
+            pairs[min(at[name] for name in scope)] = number
+    return own, pairs
+
+
+def chain_path(scopes: Scopes) -> list[tuple[int, ...]] | None:
+    """The contractions of a chain from its last variable to its first; None for other tables."""
+    if not (order := chain_order(scopes)):
+        return None
+    own, pairs = chain_places(scopes, order)
+    first, last = 0, len(order) - 1
+    # A plan first sums the labels that one table alone has; such an end leaves its neighbour a
+    # table more.
+    if not own[first]:
+        own[1].append(pairs[0])
+        first = 1
+    if not own[last]:
+        last -= 1
+        own[last].append(pairs[last])
+    steps: list[tuple[int, ...]] = []
+
+    def joined(*parts: int) -> int:
+        steps.append(parts)
+        return len(scopes) + len(steps) - 1
+
+    held: list[int] = []
+    for i in range(last, first - 1, -1):
+        if own[i]:
+            held.append(functools.reduce(joined, own[i]))
+        held = [functools.reduce(joined, held), *pairs[max(i - 1, 0) : i]]
+    return [*ssa_to_linear(steps)]
+
+
 def require_names(names: Sequence[object]) -> None:
     """Refuse names that are neither all text nor all integers, which JAX sorts in a dict."""
     kinds = {type(name) for name in names}
@@ -154,7 +221,7 @@ def taken(table: np.ndarray | jax.Array, index: Index, axis: int) -> Any:
 
 def from_largest(table: np.ndarray | jax.Array) -> Any:
     """A table less its largest score, where that is finite: probabilities stay."""
-    if not isinstance(table, jax.Array) or _is_on_host(table):  # four programs a table otherwise
+    if is_on_host(table):  # four programs a table otherwise
         table = np.asarray(table)
         top = table.max()
         return table - top if np.isfinite(top) else table
@@ -165,19 +232,24 @@ def from_largest(table: np.ndarray | jax.Array) -> Any:
 def summed_to(name: Variable, scope: Sequence[Variable], table: jax.Array) -> Any:
     """The shares of a variable's values, which sum to 1, from those of a table's entries."""
     rest = tuple(i for i, other in enumerate(scope) if other != name)
-    values: Any = np.asarray(table) if _is_on_host(table) else table  # two programs a table else
+    values: Any = np.asarray(table) if is_on_host(table) else table  # two programs a table else
     total = values.sum(rest)
     with np.errstate(invalid="ignore"):  # 0 / 0 where all assignments are impossible
         return total / total.sum()
 
 
-def _is_on_host(table: jax.Array) -> bool:
+def is_on_host(table: np.ndarray | jax.Array) -> bool:
     """Whether an array is concrete, in the memory of this process and put nowhere on purpose."""
-    return (
+    return not isinstance(table, jax.Array) or (
         not isinstance(table, jax.core.Tracer)
         and not table.committed
         and all(device.platform == "cpu" for device in table.devices())
     )
+
+
+def is_finite(value: jax.Array) -> bool:
+    """Whether a number is known and finite."""
+    return not isinstance(value, jax.core.Tracer) and bool(np.isfinite(np.asarray(value)).all())
 
 
 def require_finite(question: str, value: jax.Array) -> None:

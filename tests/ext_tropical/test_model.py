@@ -2,6 +2,7 @@
 against published numbers.
 """
 
+import itertools
 import pathlib
 
 import chex
@@ -12,10 +13,12 @@ import pytest
 import scipy.stats
 
 from ext_tropical import Network
+from ext_tropical.model.chain_form import chain_form
 from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import ends_in
-from .small_networks import all_scores, factors, log_sum, probabilities
+from ..sweep import times
+from .small_networks import all_scores, factors, log_sum, probabilities, spread
 
 DATA = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "data"
 TEMPERATURE = 0.7
@@ -72,6 +75,113 @@ def test_scores_and_probabilities_against_all_assignments(seed, variables):
     np.testing.assert_allclose(best.value, np.sort(want, axis=None)[:-6:-1], rtol=1e-11)
     at = tuple(best.labels[x] for x in names if x not in gone)
     np.testing.assert_allclose(want[at], best.value, rtol=1e-11)
+
+
+def a_chain(rng, variables, size, dtype=np.float64, whole=True):
+    """(the variables from end to end, a network): tables in any order, of pairs either way round,
+    and of single variables none, one, or another one from evidence.
+    """
+    order = rng.permutation(variables).tolist()
+    scopes = [tuple(rng.permutation(pair).tolist()) for pair in itertools.pairwise(order)]
+    scopes += [(name,) for name in order if rng.random() < 0.6]
+    seen = [name for name in order if rng.random() < 0.3]
+    scopes += [(name, variables + name) for name in seen]
+    rng.shuffle(scopes)
+    tables = {}
+    for scope in scopes:
+        shape = (size,) * len(scope)
+        scores = rng.integers(-2, 3, shape) if whole else rng.normal(size=shape)
+        tables[scope] = np.where(rng.random(shape) < 0.04, -np.inf, scores).astype(dtype)
+    net = Network.from_factors(tables).given({variables + name: 0 for name in seen})
+    names = list(net.variables)
+    return order if names.index(order[0]) < names.index(order[-1]) else order[::-1], net
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chains_against_all_assignments(seed):
+    order, net = a_chain(np.random.default_rng(seed), 16, 2)
+    assert chain_form(net).order == order
+    letters = np.array([*"abcdefghijklmnop"])
+    terms = ["".join(letters[list(scope)]) for scope in net.scopes]
+    joint = "".join(letters[order])
+    scores = sum(spread(table, term, joint) for table, term in zip(net.tables, terms, strict=True))
+    first = np.unravel_index(scores.argmax(), scores.shape)
+    for found in (net.best(), jax.jit(Network.best)(net)):
+        assert float(found.value) == float(net.value()) == scores.max()
+        assert [int(found.labels[name]) for name in order] == list(first)
+    p = probabilities(scores, TEMPERATURE)
+    want = log_sum(scores / TEMPERATURE)
+    assert float(net.log_partition(temperature=TEMPERATURE)) == pytest.approx(want, rel=1e-12)
+    want = scipy.stats.entropy(p.ravel())
+    assert float(net.entropy(temperature=TEMPERATURE)) == pytest.approx(want, rel=1e-9)
+    marginals = net.marginals(temperature=TEMPERATURE)
+    drawn = net.sample(jax.random.key(seed), (10_000,), temperature=TEMPERATURE)
+    for axis, name in enumerate(order):
+        one = p.take(1, axis).sum()
+        np.testing.assert_allclose(marginals[name], [1 - one, one], rtol=1e-9, atol=1e-13)
+        assert abs(np.asarray(drawn[name]).mean() - one) <= 5 * np.sqrt(one * (1 - one) / 10_000)
+
+
+@pytest.mark.parametrize("seed", range(times(12)))
+def test_a_chain_answers_as_its_plan(seed):
+    """The best to the bit: both add the same numbers in the same order."""
+    rng = np.random.default_rng(seed)
+    size, dtype = 1 + seed % 6, (np.float32, np.float64)[seed % 2]
+    _, net = a_chain(rng, 16 + seed % 20, size, dtype, whole=seed % 3 == 0)
+    assert chain_form(net)
+    chex.assert_trees_all_equal(net.best(), jax.jit(Network.best)(net))
+    for ask in (Network.log_partition, Network.marginals, Network.entropy):
+        if np.isfinite(net.value()):
+            close = 1e-4 if dtype == np.float32 else 1e-11
+            chex.assert_trees_all_close(ask(net), jax.jit(ask)(net), rtol=close, atol=close)
+
+
+EYE = np.eye(2)
+
+
+@pytest.mark.parametrize(
+    "scopes",
+    [
+        [(i, (i + 1) % 16) for i in range(16)],  # a ring
+        [*((i, i + 1) for i in range(16)), (8, 17)],  # a tree
+        [(i, i + 1) for i in range(20) if i != 9],  # two chains
+        [*((i, i + 1) for i in range(16)), *((17 + i, 17 + (i + 1) % 3) for i in range(3))],
+        [*((i, i + 1) for i in range(16)), ()],
+        [*((i, i + 1) for i in range(16)), (3, 4, 5)],
+    ],
+)
+def test_what_is_no_chain(scopes):
+    net = Network.from_factors({scope: np.ones((2,) * len(scope)) for scope in scopes})
+    assert chain_form(net) is None
+    assert float(net.value()) == len(scopes)
+
+
+def test_a_chain_of_which_something_is_said_keeps_its_plan():
+    pairs = {(i, i + 1): EYE for i in range(16)}
+    plain = Network.from_factors(pairs)
+    others = [
+        Network.from_factors(pairs, optimize="greedy"),
+        Network.from_factors(pairs, memory_limit=10**9),
+        Network.from_factors({**pairs, (16, 17): np.zeros((2, 3))}),
+        Network.from_factors({scope: x.astype(np.int32) for scope, x in pairs.items()}),
+        Network.from_factors({(i, i + 1): EYE for i in range(14)}),
+    ]
+    assert chain_form(plain)
+    assert not any(map(chain_form, others))
+    for net in others:
+        assert float(net.value()) == len([x for x in net.tables if x.shape == (2, 2)])
+
+
+@pytest.mark.parametrize("spoil", [-np.inf, np.inf, np.nan])
+def test_a_chain_without_an_answer(spoil):
+    pairs = {(i, i + 1): np.ones((2, 2)) for i in range(20)}
+    net = Network.from_factors({**pairs, (7, 8): np.full((2, 2), spoil)})
+    best = net.best()
+    chex.assert_trees_all_equal(best, jax.jit(Network.best)(net))
+    np.testing.assert_equal(float(best.value), spoil)
+    for ask in (Network.marginals, Network.entropy, lambda net: net.sample(jax.random.key(0))):
+        with pytest.raises(InvalidConfig, match=r"-inf" if spoil == -np.inf else "NaN or inf"):
+            ask(net)
 
 
 QUESTIONS = {
