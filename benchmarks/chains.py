@@ -11,10 +11,11 @@ all inputs, where dynamax smooths (or JAX differentiates its filter: `by grad`) 
 the sums of its M step. Answers are compared before they are timed. The ratio is the fastest peer's
 time over ours.
 
-Also batches, first calls, calls outside jit, five best paths, and the CTC loss beside optax's.
+Also batches, chains of which half the moves are impossible, first calls, calls outside jit, five
+best paths, and the CTC loss beside optax's.
 
     python -m benchmarks.chains [--all] [--states 8 32] [--steps 1000] [--seconds 0.1]
-    [--only best partition gradient batches first five ctc]
+    [--only best partition gradient batches masked first five ctc]
 """
 
 from __future__ import annotations
@@ -75,11 +76,12 @@ class Model(NamedTuple):
         )
 
 
-def model(states: int, steps: int, *batch: int) -> Model:
-    """Random probabilities."""
+def model(states: int, steps: int, *batch: int, impossible: float = 0.0) -> Model:
+    """Random probabilities; so many of the moves to other states are impossible."""
     rng = np.random.default_rng(0)
     shapes = (states,), (states, states), (*batch, steps, states)
     initial, transition, emission = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    transition[(rng.random(transition.shape) < impossible) & ~np.eye(states, dtype=bool)] = -np.inf
     logs = (jax.nn.log_softmax(jnp.asarray(x)) for x in (initial, transition))
     return Model(*logs, jnp.asarray(emission))
 
@@ -324,6 +326,7 @@ def measured(
     sizes: Iterable[tuple[int, int]],
     seconds: float,
     longest: float,
+    impossible: float = 0.0,
 ) -> Iterator[Row]:
     """Rows, of growing steps. A way is left out where a call would take longer than `longest`, as
     shorter chains say.
@@ -332,7 +335,7 @@ def measured(
     for states, steps in sizes:
         if 4 * states * steps > BYTES:
             continue
-        chain = model(states, steps)
+        chain = model(states, steps, impossible=impossible)
         for question in questions:
             ways = {
                 name: call
@@ -465,7 +468,7 @@ def peers() -> Iterator[str]:
 
 
 QUESTIONS = ("best", "partition", "gradient")
-BLOCKS = ("batches", "first", "five", "ctc")
+BLOCKS = ("batches", "masked", "first", "five", "ctc")
 
 
 def main(
@@ -474,11 +477,13 @@ def main(
     seconds: float = 0.1,
     longest: float = 2,
     of: Sequence[tuple[int, int, int]] = ((64, 1000, 8), (64, 1000, 32)),
+    masked: Sequence[tuple[int, int]] = ((2, 1000), (8, 1000), (8, 10_000), (32, 1000)),
     five: Sequence[int] = (8, 32, 128),
     texts: Sequence[tuple[int, int, int, int]] = ((32, 400, 60, 32), (8, 2000, 300, 64)),
 ) -> list[Row]:
     """Print the figures, and return the rows of single chains and batches; `of` are batches, as
-    many chains, steps and states; `five` the states of five best paths; `texts` of CTC, as many
+    many chains, steps and states; `masked` states and steps of chains of which half the moves are
+    impossible; `five` the states of five best paths; `texts` of CTC, as many
     texts, times, labels and classes.
     """
     print(header(__doc__))
@@ -492,6 +497,11 @@ def main(
     for row in itertools.chain(single, several):
         print(row, flush=True)
         rows.append(row)
+    if "masked" in asked:
+        print("half of the moves to other states are impossible")
+        for row in measured(questions, masked, seconds, longest, 0.5):
+            print(row, flush=True)
+            rows.append(row)
     print("\n".join(goals(rows)))
     if "five" in asked:
         for states in five:

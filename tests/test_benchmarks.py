@@ -70,8 +70,15 @@ def test_sparse_paths(capsys, monkeypatch):
 def test_chains(capsys):
     """The answers of all ways are compared."""
     with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        rows = chains.main([(3, 9)], seconds=1e-3, of=[(2, 8, 3)], five=[3], texts=[(2, 9, 3, 4)])
-    assert [row.question for row in rows] == [*chains.QUESTIONS] * 2
+        rows = chains.main(
+            [(3, 9)],
+            seconds=1e-3,
+            of=[(2, 8, 3)],
+            masked=[(3, 9)],
+            five=[3],
+            texts=[(2, 9, 3, 4)],
+        )
+    assert [row.question for row in rows] == [*chains.QUESTIONS] * 3
     assert min(low for row in rows for low in row.seconds.values()) > 0
     assert all({"ours", "xla", "scan"} <= row.seconds.keys() for row in rows)
     assert "next eager" in capsys.readouterr().out
