@@ -50,7 +50,7 @@ JAX_WARNS_ON_GPUS = "ignore:Using reduced precision for gradient of reduce-windo
 
 MOST_MEMORY = 2 * 1024**3
 
-TIMES_AS_MANY = 5
+TIMES_AS_MANY = 3
 """How many times as many cases of a test marked few the quick and slow tests together have."""
 
 
