@@ -77,7 +77,7 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_321,
-    "statements in ext_tropical": 7_144,
+    "statements in ext_tropical": 7_172,
     "statements in tests": 16_375,
     "files": 154,
     "file names that occur twice": 0,

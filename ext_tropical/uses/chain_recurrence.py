@@ -71,6 +71,16 @@ def _arriving(op: Op, message: jax.Array, matrix: jax.Array) -> jax.Array:
     return jnp.where(row + column >= op.band - 1, op.algebra.times(known, matrix), worst)
 
 
+def _leaving(op: Op, arriving: jax.Array) -> jax.Array:
+    """For each state the sum of what is said of its candidates, in the order of `_arriving`."""
+    if not op.band:
+        return jnp.sum(arriving, 1)
+    rows, states = arriving.shape
+    padded = jax.ShapeDtypeStruct((rows, states + rows - 1), arriving.dtype)
+    each = jax.linear_transpose(lambda x: diagonals(x, states), padded)(arriving)[0]
+    return jnp.sum(each, 0)[rows - 1 :]
+
+
 def _column(
     op: Op, message: jax.Array, column: jax.Array, state: jax.Array
 ) -> tuple[jax.Array, jax.Array | int]:
@@ -246,11 +256,43 @@ def drawn(
     return jax.vmap(walk)(others[-1])
 
 
-def details(op: Op, *inputs: jax.Array) -> Values:
-    """The score of all sequences, and its derivatives."""
-    score, back = jax.vjp(lambda *xs: messages_of(op, *xs, *inputs[3:])[0], *inputs[:3])
-    _, moves, states = back(jnp.ones_like(score))
-    return score, *_known(score, length_of(op, inputs[2], inputs[3:]), moves, states)
+def details(
+    op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> Values:
+    """The score of all sequences, and its derivatives: from the last time to the first the shares
+    of states, each divided among what leads to it.
+    """
+    inputs = initial, transition, emission, *others
+    score, messages, last = messages_of(op, *inputs)
+    length, ordered = length_of(op, emission, others), _ordered(op, transition)
+    is_shared = transition.shape[0] == 1
+
+    def divided(candidates: jax.Array, share: jax.Array) -> jax.Array:
+        """A share for each candidate of the first axis; 0 where all are -inf."""
+        parts = jnp.exp(candidates - _shift(candidates, 0))
+        total = jnp.sum(parts, 0)
+        return parts * (share / jnp.where(total != 0, total, 1))[None]
+
+    def back(after: Values, given: State) -> tuple[Values, State]:
+        share, uses = after
+        t, message, own = given
+        matrix = ordered[0] if own is None else _kept(op, t < length, own, 0)
+        found = divided(_arriving(op, message, matrix), share)
+        found = _kept(op, t < length, found, 0)
+        before = _kept(op, t < length, _leaving(op, found), share)
+        return (before, uses + found if is_shared else uses), (before, None if is_shared else found)
+
+    times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
+    given = times, messages[:-1], None if is_shared else ordered
+    end = divided(last, jnp.ones((), last.dtype))
+    (_, uses), (shares, each) = lax.scan(
+        jax.checkpoint(back, prevent_cse=False),
+        (end, jnp.zeros_like(ordered[0])),
+        given,
+        reverse=True,
+    )
+    moves = _ordered(op, uses[None] if is_shared else each)
+    return score, *_known(score, length, moves, jnp.append(shares, end[None], 0))
 
 
 def _known(
@@ -308,9 +350,9 @@ def sums(
     )
 
     def careful(state: State) -> State:
-        # What it takes depends on the state, or XLA would compute it before the loop.
-        given = jnp.where(state[0] == 1, seen, 0)
-        return jnp.int32(2), exact(op, initial, moves, given, *others)[: op.output_count]
+        # It depends on the state, or XLA would compute it before the loop.
+        start = jnp.where(state[0] == 1, initial, 0)
+        return jnp.int32(2), exact(op, start, moves, seen, *others)[: op.output_count]
 
     # By a loop and not a cond, which under vmap would compute this for all chains.
     return lax.while_loop(lambda state: state[0] == 1, careful, state)[1]
