@@ -34,7 +34,7 @@ import numpy as np
 import opt_einsum
 
 from ext_tropical import best_assignment, log_sum_exp, tropical_einsum
-from ext_tropical.step.native.library import NETWORK_TARGET
+from ext_tropical.step.native.library import target
 
 from .measure import alternating, header
 from .network_peers import LOOP, chains, solved, toulbar2, value, widest
@@ -246,9 +246,9 @@ def nothing(count: int, seed: int, repeats: int = 5) -> tuple[float, float, floa
     every = tuple(range(len(tables)))
     ((_, seconds),) = alternating([lambda: jax.grad(idle, every)(*tables)], repeats)
     scalar = jax.ShapeDtypeStruct((), np.float32)
-    first = jax.ffi.ffi_call(NETWORK_TARGET, scalar)
+    first = jax.ffi.ffi_call(target("network"), scalar)
     second = jax.ffi.ffi_call(
-        NETWORK_TARGET, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tables]
+        target("network"), [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tables]
     )
     lower, lowered = timed(lambda: jax.jit(lambda *xs: second(first(*xs))).lower(*tables))
     return seconds, lower, timed(lowered.compile)[0]

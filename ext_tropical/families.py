@@ -7,12 +7,10 @@ from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_f
 
 from .algebra.semiring import SemiringKey
 from .algebra.shipped import max_plus, min_plus
-from .network.entries import NetworkEntries
 from .network.log_derivatives import NetworkCurvature, NetworkShares
 from .network.many import NetworkBest, NetworkSamples
 from .network.value import TropicalNetwork
-from .network.walk import Rows
-from .step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
+from .network.walk import NetworkEntries, Rows
 from .step.at_winner import AtWinner
 from .step.einsum_op import TropicalEinsum
 from .step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
@@ -36,7 +34,7 @@ def register() -> None:
       1
     """
     equation, semiring = "ij,jk->ik", SemiringKey.of(max_plus)
-    for default in (
+    ours = (
         TropicalEinsum(semiring, equation),
         AtWinner(equation),
         LogEinsum(1.0, equation),
@@ -56,8 +54,8 @@ def register() -> None:
         ChainSamples(),
         PathSearch(SemiringKey.of(min_plus), 4),
         TreeSums(),
-    ):
-        if lookup_extension_factory(default.family_id) is None:
-            register_extension(ExtensionFactory(type(default), default))
-    if lookup_extension_factory(SumEinsum.family_id) is None:
-        register_extension(ExtensionFactory(SumEinsum))  # no semiring of ours sums
+    )
+    of_authors = ExtensionFactory(SumEinsum)  # no semiring of ours sums
+    for factory in (*[ExtensionFactory(type(op), op) for op in ours], of_authors):
+        if lookup_extension_factory(factory.family_id) is None:
+            register_extension(factory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
     ):
         number = np.indices((values.shape[-1],) * count).reshape(count, -1)
         grids = [values[..., i] for i in number]
-        for name, law in laws:
+        for name, law in laws.items():
             with np.errstate(all="ignore"):
                 holds = np.broadcast_to(law(*grids), grids[0].shape)
             broken = np.flatnonzero(~(holds.all(0) if whole else holds))
@@ -76,7 +76,12 @@ def _plain(entry: np.ndarray) -> Any:
     return tuple(entry.tolist()) if entry.ndim else entry.item()
 
 
-_Laws = Iterator[tuple[str, Callable[..., Any]]]
+_Laws = dict[str, Callable[..., Any]]
+
+
+def _methods(s: Semiring) -> list[Callable[..., Any]]:
+    """times and plus of arrays of entries."""
+    return [functools.partial(method, s) for method in (whole_times, whole_plus)]
 
 
 def _one(s: Semiring, dtype: np.dtype) -> _Laws:
@@ -87,62 +92,56 @@ def _one(s: Semiring, dtype: np.dtype) -> _Laws:
         value = np.ravel(np.asarray(getattr(s, name)(dtype), dtype))
         return np.broadcast_to(value[:, None] if entry else value[:1], x.shape)
 
-    yield "one is neutral for times", lambda x: times(x, like(x, "one")) == x
-    yield "zero is neutral for plus", lambda x: plus(x, like(x, "zero")) == x
-    yield "zero absorbs", lambda x: times(x, like(x, "zero")) == like(x, "zero")
-    yield (
-        "times keeps dtype and shape",
-        lambda x: (times(x, x).dtype, times(x, x).shape) == (dtype, x.shape),
-    )
-    yield (
-        "zero and one are entries",
-        lambda x: np.shape(s.zero(dtype)) == np.shape(s.one(dtype)) == entry,
-    )
+    laws: _Laws = {
+        "one is neutral for times": lambda x: times(x, like(x, "one")) == x,
+        "zero is neutral for plus": lambda x: plus(x, like(x, "zero")) == x,
+        "zero absorbs": lambda x: times(x, like(x, "zero")) == like(x, "zero"),
+        "times keeps dtype and shape": lambda x: (
+            (times(x, x).dtype, times(x, x).shape) == (dtype, x.shape)
+        ),
+        "zero and one are entries": lambda x: (
+            np.shape(s.zero(dtype)) == np.shape(s.one(dtype)) == entry
+        ),
+    }
     if jnp.issubdtype(dtype, jnp.floating) and not entry:
         nan: Any = np.full(1, np.nan, dtype)
-        yield (
-            "times keeps NaN",
-            lambda x: np.isnan(times(nan, x[:1])) & np.isnan(times(x[:1], nan)),
+        laws["times keeps NaN"] = lambda x: (
+            np.isnan(times(nan, x[:1])) & np.isnan(times(x[:1], nan))
         )
     if isinstance(s, SelectiveSemiring):
-        identity = np.asarray(s.identity(dtype), dtype)
-        yield (
-            "nothing loses to the identity",
-            lambda x: ~np.asarray(s.better(np.full_like(x, identity), x)),
+        laws["nothing loses to the identity"] = lambda x: (
+            ~np.asarray(s.better(np.full_like(x, np.asarray(s.identity(dtype), dtype)), x))
         )
-
-
-def _methods(s: Semiring) -> list[Callable[..., Any]]:
-    """times and plus of arrays of entries."""
-    return [functools.partial(method, s) for method in (whole_times, whole_plus)]
+    return laws
 
 
 def _two(s: Semiring) -> _Laws:
     times, plus = _methods(s)
-    yield "times commutes", lambda x, y: times(x, y) == times(y, x)
-    yield "plus commutes", lambda x, y: plus(x, y) == plus(y, x)
+    laws: _Laws = {
+        "times commutes": lambda x, y: times(x, y) == times(y, x),
+        "plus commutes": lambda x, y: plus(x, y) == plus(y, x),
+    }
     if isinstance(s, SelectiveSemiring):
-
-        def one_of_three(x: Any, y: Any) -> Any:
-            cases = (s.better(x, y), s.better(y, x), x == y)
-            counts: Any = (np.asarray(case).astype(int) for case in cases)
-            return sum(counts) == 1
-
-        yield "one of two different values is better, of equal ones none", one_of_three
+        laws["one of two different values is better, of equal ones none"] = lambda x, y: (
+            np.sum([s.better(x, y), s.better(y, x), x == y], 0) == 1
+        )
         if s.reduction or type(s).best is not SelectiveSemiring.best:
-            yield "best is plus of both", lambda x, y: s.best(jnp.stack([x, y]), 0) == s.plus(x, y)
+            laws["best is plus of both"] = lambda x, y: s.best(jnp.stack([x, y]), 0) == s.plus(x, y)
+    return laws
 
 
 def _three(s: Semiring) -> _Laws:
     times, plus = _methods(s)
-    yield "times associates", lambda x, y, z: times(times(x, y), z) == times(x, times(y, z))
-    yield "plus associates", lambda x, y, z: plus(plus(x, y), z) == plus(x, plus(y, z))
-    yield (
-        "times distributes over plus",
-        lambda x, y, z: times(x, plus(y, z)) == plus(times(x, y), times(x, z)),
-    )
+    laws: _Laws = {
+        "times associates": lambda x, y, z: times(times(x, y), z) == times(x, times(y, z)),
+        "plus associates": lambda x, y, z: plus(plus(x, y), z) == plus(x, plus(y, z)),
+        "times distributes over plus": lambda x, y, z: (
+            times(x, plus(y, z)) == plus(times(x, y), times(x, z))
+        ),
+    }
     if type(s).matmul is not Semiring.matmul:
-        yield "matmul is plus of times", lambda *x: _same_matmul(s, *x)
+        laws["matmul is plus of times"] = functools.partial(_same_matmul, s)
+    return laws
 
 
 def _same_matmul(s: Semiring, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:

@@ -267,22 +267,17 @@ def register_semiring(cls: _Class) -> _Class:
       >>> as_semiring("best_sum")
       best_sum
     """
-    if not (
-        isinstance(cls, type)
-        and issubclass(cls, Semiring)
-        and getattr(cls, "__dataclass_params__", None)
-    ):
-        raise _not_a_semiring(cls, "a dataclass that derives from SelectiveSemiring")
-    if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise _not_a_semiring(cls, "a frozen dataclass")
+    is_frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
+    if not (isinstance(cls, type) and issubclass(cls, Semiring) and is_frozen):
+        raise _not_a_semiring(cls, "a frozen dataclass that derives from SelectiveSemiring")
     parse_family_id(getattr(cls, "id", None))
     base: Any = SelectiveSemiring if issubclass(cls, SelectiveSemiring) else Semiring
     reduction = getattr(cls, "reduction", "")
     if reduction not in ("", "max", "min"):
         raise _not_a_semiring(cls, "a reduction 'max', 'min' or ''")
-    names = ["times", "zero", "one", "better" if base is SelectiveSemiring else "plus"]
-    if reduction:
-        names = ["times", "one"]  # it says what is better, and so the zero
+    last = "better" if base is SelectiveSemiring else "plus"
+    # A reduction says what is better, and so the zero.
+    names = ["times", "one"] if reduction else ["times", "zero", "one", last]
     missing = [name for name in names if getattr(cls, name) is getattr(base, name)]
     if missing:
         raise _not_a_semiring(cls, f"a class that writes {', '.join(missing)}")
@@ -368,13 +363,12 @@ def wellformed(semiring: Semiring) -> Semiring:
 
 def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
     """The error for an unregistered semiring, or for a name that several ids share."""
-    known = ", ".join(sorted({parse_family_id(id).op for id in _classes}))
-    if len(sharing) > 1:
-        known = f"one of the ids {', '.join(sharing)}, which share the name"
+    names = ", ".join(sorted({parse_family_id(id).op for id in _classes}))
+    shared = f"one of the ids {', '.join(sharing)}, which share the name"
     return InvalidConfig(
         where="semiring",
         given=given,
-        needed=f"a registered semiring: {known}",
+        needed=f"a registered semiring: {shared if len(sharing) > 1 else names}",
         fix="Pass the value or its name; decorate your own class with @register_semiring.",
     )
 
@@ -453,6 +447,20 @@ class SemiringKey:
         return cls(semiring.id, tuple(semiring.parameters.values()))
 
 
+class OfSemiring:
+    """A payload with a semiring, given as itself, by name or as a key."""
+
+    semiring: SemiringKey
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring itself."""
+        return self.semiring.semiring
+
+
 @functools.lru_cache(maxsize=1024)
 def _found(key: SemiringKey) -> Semiring:
     cls: Any = _classes.get(key.id)
@@ -494,8 +502,10 @@ def _problem_of(semiring: Semiring, dtype: np.dtype | None = None) -> str:
         return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(known)} is needed"
     components, selects = semiring.components, hasattr(semiring, "better")
     if type(components) is not int or components < 0 or (components and selects):
-        needed = "0" if selects else "an int of at least 0"
-        return f"components is {components!r}, where {needed} is needed"
+        return (
+            f"components is {components!r}, where "
+            f"{'0' if selects else 'an int of at least 0'} is needed"
+        )
     dtype = _sample_dtype(semiring) if dtype is None else dtype
     for name, returned, shape, kind in _tried(semiring, dtype):
         try:
@@ -511,10 +521,8 @@ def _problem_of(semiring: Semiring, dtype: np.dtype | None = None) -> str:
 
 def _sample_dtype(semiring: Semiring) -> np.dtype:
     """One of the dtypes, narrow if it can be."""
-    dtypes = semiring.dtypes
-    return jnp.dtype(
-        next((name for name in ("float32", "int32", "bool") if name in dtypes), dtypes[0])
-    )
+    narrow = (name for name in ("float32", "int32", "bool") if name in semiring.dtypes)
+    return jnp.dtype(next(narrow, semiring.dtypes[0]))
 
 
 def _tried(semiring: Semiring, dtype: np.dtype) -> Iterator[tuple[str, Any, tuple[int, ...], Any]]:

@@ -247,6 +247,20 @@ class LogSumExp(Semiring):
         return np.zeros((), dtype)
 
 
+class OfTemperature:
+    """A payload with the temperature of a log_sum_exp, positive and finite."""
+
+    temperature: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", self.algebra.temperature)
+
+    @property
+    def algebra(self) -> LogSumExp:
+        """The semiring."""
+        return LogSumExp(self.temperature)
+
+
 log_sum_exp = LogSumExp
 """Makes the semiring (log-sum-exp, +) of a temperature, 1 by default: sums of probabilities in log
 space. Its gradient is the softmax of the candidates: marginals."""

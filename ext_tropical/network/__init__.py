@@ -9,12 +9,12 @@ plan
 forward
     `steps`: step by step, an op for each; for any semiring, symbolic sizes and several devices.
     `question`: a plan as one op, the base of all questions: `value` (with the first best
-    assignment), `many` (samples, the best ones), `log_derivatives`, `entries` (the derivative of a
-    value that selects). One native call answers them on CPU (step/native/network.cc); elsewhere
-    `loops` with a rule for each question.
+    assignment), `many` (samples, the best ones), `log_derivatives`. One native call answers them on
+    CPU (step/native/network.cc); elsewhere `loops` with a rule for each question.
 walk
     `walk`: from the last step back to the first, with a choice at each; `walk` in network.cc is the
-    same. `rows_of`: the labels that it finds, each as an output of its own.
+    same. `rows_of`: the labels that it finds, each as an output of its own. `NetworkEntries`: the
+    entries of tables there, which are the derivative of a value that selects.
 slices
     `tropical_slices`: a plan cut along labels, one slice after another or over devices.
 """

@@ -16,7 +16,8 @@ from tenferro_jax.einsum import Plan
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import LinearInput, apply, extension_op
 
-from ..algebra.shipped import LogSumExp
+from ..algebra.shipped import OfTemperature
+from ..step.einsum_op import tangent_of
 from . import loops
 from .question import Axes, Question, filled, kernels
 from .steps import Mode, evaluate
@@ -33,7 +34,7 @@ def with_others(tables: Arrays, places: Sequence[int], others: Arrays) -> list[j
 
 
 @dataclasses.dataclass(frozen=True)
-class LogDerivative(Question):
+class LogDerivative(OfTemperature, Question):
     """A derivative of a network in some tables: inputs are the tables, then those in which the op
     is linear.
 
@@ -52,7 +53,7 @@ class LogDerivative(Question):
     is_second: ClassVar[bool]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
+        super().__post_init__()
         count = len(self.network.terms)
         if list(self.active) != sorted({i for i in self.active if 0 <= i < count}):
             raise InvalidConfig(
@@ -60,11 +61,6 @@ class LogDerivative(Question):
                 given=repr(self.active),
                 needed=f"increasing numbers of {count} tables",
             )
-
-    @property
-    def algebra(self) -> LogSumExp:
-        """The semiring."""
-        return LogSumExp(self.temperature)
 
     @property
     def number(self) -> int:
@@ -96,8 +92,7 @@ class LogDerivative(Question):
         """The first derivative, in standard ops."""
         value, results = loops.log_search(plan, self.temperature, tables, with_sums=True)
         if self.is_transposed:
-            pulled = loops.log_cotangent(plan, self.temperature, results, rest[0], self.active)
-            return tuple(pulled)
+            return tuple(loops.log_cotangent(plan, self.temperature, results, rest[0], self.active))
         moved = dict(zip(self.active, rest, strict=True))
         return (loops.log_tangent(plan, self.temperature, results, moved, value.dtype),)
 
@@ -124,14 +119,14 @@ class LogDerivative(Question):
     ) -> Sequence[jax.Array | None]:
         """Itself in each of the linear inputs, and how it moves with the tables."""
         tables, rest, along = self._parted(primals)
-        moved, *directions = self._parted(tangents)
+        moved, *linear = self._parted(tangents)
+        is_moving = [any(t is not None for t in part) for part in (moved, *linear)]
         terms: list[Sequence[jax.Array]] = []
-        for i, (given, own) in enumerate(zip(directions, (rest, along), strict=True)):
-            if any(t is not None for t in given):
-                linear = filled(own, given)
-                parts = (linear, along) if i == 0 else (rest, linear)
-                terms.append(apply(self, *tables, *parts[0], *parts[1]))
-        if any(t is not None for t in moved):
+        if is_moving[1]:
+            terms.append(apply(self, *tables, *filled(rest, linear[0]), *along))
+        if is_moving[2]:
+            terms.append(apply(self, *tables, *rest, *filled(along, linear[1])))
+        if is_moving[0]:
             terms.append(self._moved_tables(primals, moved))
         return [functools.reduce(jnp.add, each) for each in zip(*terms, strict=True)]
 
@@ -173,10 +168,9 @@ class NetworkCurvature(LogDerivative):
     def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
         """The third derivative, by those of the steps' own ops."""
         tables, rest, along = self._parted(primals)
-        mode, at = Mode(self.algebra), [i for i, t in enumerate(moved) if t is not None]
+        mode, plan = Mode(self.algebra), self.planned(tables)
 
-        def curvature(*others: jax.Array) -> tuple[jax.Array, ...]:
-            every = with_others(tables, at, others)
+        def curvature(*every: jax.Array) -> tuple[jax.Array, ...]:
             own = tuple(every[i] for i in self.active)
 
             def value(*own: jax.Array) -> jax.Array:
@@ -189,8 +183,7 @@ class NetworkCurvature(LogDerivative):
 
             return jax.jvp(first, own, tuple(along))[1]
 
-        plan, directions = self.planned(tables), [t for t in moved if t is not None]
-        return jax.jvp(curvature, [tables[i] for i in at], directions)[1]
+        return tangent_of(curvature, tables, moved)
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_shares", version=1)

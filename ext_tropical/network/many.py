@@ -17,19 +17,17 @@ from tenferro_jax.einsum import Plan
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import apply, extension_op
 
-from ..algebra.semiring import Semiring
-from ..algebra.shipped import LogSumExp, max_plus
+from ..algebra.shipped import OfTemperature
 from ..step.layout import unused_label
 from . import loops, plan_rows
-from .entries import NetworkEntries
 from .loops import Found, Lanes, Rule, at_places, buffer_of, sweep
 from .plan_rows import contracted
 from .question import LABELS, SAMPLE, Axes, Question, filled, kernels
-from .walk import Place, walk
+from .walk import NetworkEntries, Place, walk
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_samples", version=1)
-class NetworkSamples(Question):
+class NetworkSamples(OfTemperature, Question):
     """Assignments of a network without output labels, drawn with probabilities proportional to
     exp(value / T).
 
@@ -46,13 +44,8 @@ class NetworkSamples(Question):
     plan: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
+        super().__post_init__()
         _require_no_output(self)
-
-    @property
-    def algebra(self) -> LogSumExp:
-        """The semiring."""
-        return LogSumExp(self.temperature)
 
     number = 8
 
@@ -98,8 +91,7 @@ class NetworkSamples(Question):
             state = jnp.zeros(top.shape, jnp.int32), jnp.zeros(top.shape, bool), zero
             return lax.fori_loop(jnp.int32(0), most, turn, state)[0], rank, rank
 
-        labels = walk(plan, choose, numbers.shape[1])
-        return (jnp.where(jnp.isfinite(value), labels, -1),)
+        return (jnp.where(jnp.isfinite(value), walk(plan, choose, numbers.shape[1]), -1),)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Tables as of every question, and five samples."""
@@ -131,11 +123,6 @@ class NetworkBest(Question):
                 given=repr(self.count),
                 needed="a positive integer",
             )
-
-    @property
-    def algebra(self) -> Semiring:
-        """The semiring."""
-        return max_plus
 
     number = 9
 

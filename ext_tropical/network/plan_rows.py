@@ -243,19 +243,21 @@ def table(rows: Sequence[Row]) -> Table:
     reads = len(rows[0].bases)
     ranks = (max(len(row.cells) for row in rows), max(len(row.candidates) for row in rows))
     exact = max(max(row.counts) for row in rows) < EXACT_BELOW
-    columns, starts, repeats = [], [0], []
-    spans: dict[int, tuple[int, int]] = {}  # of each level: its first segment, and the end
-    for row in rows:
-        axes = [
-            *_coefficients(row.cells, ranks[0], reads, exact),
-            *_coefficients(row.candidates, ranks[1], reads, exact),
+    columns = [
+        [
+            *(*row.counts, row.lanes.bit_length() - 1, row.single + 2 * row.plain),
+            *(*row.bases, row.write),
+            *itertools.chain(*_coefficients(row.cells, ranks[0], reads, exact)),
+            *itertools.chain(*_coefficients(row.candidates, ranks[1], reads, exact)),
         ]
-        head = (*row.counts, row.lanes.bit_length() - 1, row.single + 2 * row.plain)
-        columns.append([*head, *row.bases, row.write, *itertools.chain(*axes)])
-        first, _ = spans.get(row.level, (starts[-1], 0))
-        starts.append(starts[-1] - (-row.counts[0] * row.lanes // SEGMENT))  # rounded up
-        spans[row.level] = (first, starts[-1])
-        repeats.append(-(-row.counts[1] // (row.lanes * AT_ONCE)))
+        for row in rows
+    ]
+    repeats = [-(-row.counts[1] // (row.lanes * AT_ONCE)) for row in rows]
+    segments = (-(-row.counts[0] * row.lanes // SEGMENT) for row in rows)  # rounded up
+    starts = [*itertools.accumulate(segments, initial=0)]
+    spans: dict[int, tuple[int, int]] = {}  # of each level: its first segment, and the end
+    for row, start, end in zip(rows, starts, starts[1:], strict=False):
+        spans[row.level] = (spans.get(row.level, (start, end))[0], end)
     turns = []
     for start, end in spans.values():
         for turn in range(start, end, SEGMENTS):

@@ -46,29 +46,27 @@ def plan_in(text: str, where: str) -> Plan:
         equation, *written = text.split("|")
         inputs, output = equation.split("->")
         terms = inputs.split(",")
-        values: list[str | None] = list(terms)
+        values = dict(enumerate(terms))
         left = collections.Counter(label for term in terms for label in set(term))
         steps = []
         for number, step in enumerate(written):
             numbers, result = step.split(":")
             operands = tuple(map(int, numbers.split(",")))
-            if not 1 <= len(operands) <= 2 or min(operands) < 0 or max(operands) >= len(values):
-                raise ValueError(f"step {number} reads {numbers}")
-            of = tuple([x for x in [values[i] for i in operands] if x is not None])
-            if len(of) < len(operands) or len(set(operands)) < len(operands):
-                raise ValueError(f"step {number} reads a value that was read before")
-            for i, term in zip(operands, of, strict=True):
+            distinct = {*operands}
+            if not len(distinct) == len(operands) <= 2 or not distinct <= values.keys():
+                raise ValueError(f"step {number} reads {numbers}: no value, or one read before")
+            of = tuple(map(values.pop, operands))
+            for term in of:
                 left.subtract(set(term))
-                values[i] = None
             known, given = set().union(*of), set(result)
             if len(given) < len(result) or not given <= known:
                 raise ValueError(f"step {number} gives labels {result!r} of {''.join(of)!r}")
             if early := [x for x in known - given if left[x] or x in output]:
                 raise ValueError(f"step {number} contracts {min(early)!r}, which is needed later")
             left.update(result)
-            values.append(result)
+            values[len(terms) + number] = result
             steps.append(Step(operands, of, result, 0, 0))
-        rest = [x for x in values if x is not None]
+        rest = [*values.values()]
         if not steps or len(rest) != 1 or sorted(rest[0]) != sorted(output):
             raise ValueError(f"the labels {rest} are left, of the output {output!r}")
     except ValueError as error:

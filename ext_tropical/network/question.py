@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +26,12 @@ from tenferro_jax.extension import (
     ShardingRule,
     require_equal,
 )
+from tenferro_jax.shapes import Shaped
 
 from ..algebra.semiring import Semiring
-from ..algebra.shipped import LogSumExp
-from ..step.native.library import NETWORK_TARGET, native, now
-from ..step.shards import factors_of
+from ..algebra.shipped import max_plus
+from ..step.layout import are_numbers, factors_of
+from ..step.native.library import TYPES, in_program, native, now, on_host, unserved
 from ..step.weighted_sum import work_of
 from .plan_text import integers, labels_of, plan_in, planned
 
@@ -43,13 +44,11 @@ LABELS = "labels"
 SAMPLE = "sample"
 """The axis of independent samples."""
 
-Shaped: TypeAlias = TensorMeta | jax.Array | jax.ShapeDtypeStruct
-
 _planned = functools.lru_cache(maxsize=256)(planned)
 
 
 class Question(ExtensionOp):
-    """A question to a network of tables, whose payload has the plan as text.
+    """A question to a network of tables, whose payload has the plan as text, in its field `plan`.
 
     A family says under which semiring it is asked (`algebra`), by which number the native library
     knows it (`number`), and which arrays it takes and gives, the tables first (`arrays`). Shapes,
@@ -57,15 +56,9 @@ class Question(ExtensionOp):
     """
 
     @property
-    def text(self) -> str:
-        """The plan as text: a field of most families, and no field here, where it has none."""
-        this: Any = self
-        return this.plan
-
-    @property
     def algebra(self) -> Any:
-        """The semiring."""
-        raise NotImplementedError
+        """The semiring: max_plus, unless a family has another one; for entries it is all one."""
+        return max_plus
 
     @property
     def number(self) -> int:
@@ -84,7 +77,7 @@ class Question(ExtensionOp):
     @property
     def network(self) -> Plan:
         """The plan, without sizes."""
-        return plan_in(self.text, self.place_of())
+        return plan_in(self.plan, self.place_of())  # type: ignore[attr-defined]
 
     @property
     def chosen(self) -> Sequence[int]:
@@ -95,8 +88,8 @@ class Question(ExtensionOp):
         """The plan of inputs, or of their metas."""
         shapes = tuple(tuple(x.shape) for x in inputs[: len(self.network.terms)])
         # An equality of symbolic sizes is a guard of each call.
-        plan = _planned if are_numbers(inputs) else planned
-        return plan(self.text, shapes, self.place_of())
+        find = _planned if are_numbers(inputs) else planned
+        return find(self.plan, shapes, self.place_of())  # type: ignore[attr-defined]
 
     def extents(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
         """The sizes of axes without labels, beside those of assignments."""
@@ -136,9 +129,8 @@ class Question(ExtensionOp):
         return split_along([*self.network.equation.output, SAMPLE], *self.arrays)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        if not are_numbers(inputs):  # the loops count entries
-            return None
-        return self.in_loops(self.planned(inputs), *inputs)
+        # The loops count entries.
+        return self.in_loops(self.planned(inputs), *inputs) if are_numbers(inputs) else None
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Normal numbers, of 2, 3, 4, ... for the labels in their order."""
@@ -154,11 +146,6 @@ def filled(like: Sequence[Shaped], given: Sequence[jax.Array | None]) -> list[ja
     return [
         jnp.zeros(x.shape, x.dtype) if t is None else t for x, t in zip(like, given, strict=True)
     ]
-
-
-def are_numbers(arrays: Sequence[Shaped]) -> bool:
-    """Whether all sizes are numbers; a plan of others is contracted step by step."""
-    return all(isinstance(size, int) for x in arrays for size in x.shape)
 
 
 def split_along(
@@ -191,9 +178,6 @@ def factor_of(label: str, earlier: int = 0) -> str:
 
 # --- the native library --------------------------------------------------------------------------
 
-TYPES = {"float32": 0, "float64": 1, "int32": 2, "bool": 3}
-"""The dtypes of the library, with their numbers in problem.h."""
-
 
 class _Call(NamedTuple):
     """A call as the library takes it; `attributes` are those of the custom call."""
@@ -205,13 +189,12 @@ class _Call(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def _call(op: Question, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> _Call:
     metas = [TensorMeta(dtype, shape) for dtype, shape in described]
-    is_log = isinstance(op.algebra, LogSumExp)
     attributes = {
         "plan": integers(op.planned(metas), op.chosen),
         "type": np.int64(TYPES[metas[-1].dtype.name]),
         "algebra": np.int64(op.algebra.native_number),
         "question": np.int64(op.number),
-        "temperature": np.float64(op.algebra.temperature if is_log else 1.0),
+        "temperature": np.float64(getattr(op.algebra, "temperature", 1.0)),
     }
     return _Call(attributes, tuple(op.infer_output_meta(metas)))
 
@@ -225,26 +208,22 @@ def unknown(algebra: Semiring, dtype: np.dtype) -> str:
     """Why the library computes nothing under this semiring in this dtype, or ""."""
     if algebra.native_number is None:
         return f"it lacks {algebra!r}"
-    if dtype.name not in TYPES:
-        return f"it computes in {', '.join(TYPES)}"
-    return native().problem
+    return unserved([], dtype, TYPES) or native().problem
 
 
 def _run(op: Question, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     call = _call(op, tuple((x.dtype, tuple(x.shape)) for x in arrays))
-    outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in call.outputs]
-    target = jax.ffi.ffi_call(NETWORK_TARGET, outs, vmap_method="sequential")
-    return tuple(target(*arrays, instructions="", **call.attributes))
+    return in_program(
+        "network", call.outputs, arrays, "sequential", instructions="", **call.attributes
+    )
 
 
 def _eager(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
     call = _call(op, tuple((x.dtype, x.shape) for x in arrays))
-    given = [x if x.flags.c_contiguous else np.ascontiguousarray(x) for x in arrays]
-    outs = [np.empty(meta.shape, meta.dtype) for meta in call.outputs]
+    given, outs = on_host(call.outputs, arrays)
     pairs = np.array([(x.ctypes.data, x.size) for x in (*given, *outs)], np.int64)
     plan, *at = call.attributes.values()
-    numbers = [x.item() for x in at]
-    now(NETWORK_TARGET, plan, plan.size, *numbers, pairs, len(given), len(outs))
+    now("network", plan, plan.size, *[x.item() for x in at], pairs, len(given), len(outs))
     return outs
 
 

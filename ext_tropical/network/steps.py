@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import functools
 import itertools
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +22,8 @@ from tenferro_jax.extension import apply
 from ..algebra.semiring import SelectiveSemiring, Semiring, whole_times
 from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
-from ..step.layout import step_op
+from ..step.kernels.summed import is_size
+from ..step.layout import product, step_op
 from ..step.log_einsum import LogEinsum
 from ..step.sum_einsum import SumEinsum
 
@@ -180,10 +180,6 @@ class Mode:
     winners: Winners | None = None
     in_standard_ops: bool = False
 
-    def having_labels(self) -> Mode:
-        """The same with the labels of the winners."""
-        return dataclasses.replace(self, winners=Winners.LABELS)
-
 
 def evaluate(
     plan: Plan, operands: Sequence[jax.Array], mode: Mode
@@ -233,8 +229,7 @@ def _run(
 
     def evaluated(step: Step, inputs: list[jax.Array]) -> jax.Array:
         is_turned = len(inputs) == 1 and step.operands[0] in least
-        how = turned if is_turned else mode
-        value, winners = run_step(inputs, step.terms, step.result, how)
+        value, winners = run_step(inputs, step.terms, step.result, turned if is_turned else mode)
         found.extend(winners)
         return value
 
@@ -323,15 +318,11 @@ def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[t
     """
     if semiring != max_mul or len(plan.terms) != 2 or 0 in sizes.values():
         return []
-    reductions = [step for step in plan.steps if len(step.operands) == 1]
-    gone = {
-        step.operands[0]: math.prod(sizes[label] for label in set(step.terms[0]) - set(step.result))
-        for step in reductions
-    }
     reduced = [
-        operand
-        for operand, entries in gone.items()
-        if not (isinstance(entries, int) and entries == 1)
+        step.operands[0]
+        for step in plan.steps
+        if len(step.operands) == 1
+        and not is_size(product(sizes, set(step.terms[0]) - set(step.result)), 1)
     ]
     return [
         least

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax.einsum import parse_interleaved
 from tenferro_jax.einsum.einsum_plan import hashable
 from tenferro_jax.einsum.slices import byte_count
 from tenferro_jax.einsum.spread import Spread, on_automatic_axes, spec_of, spread_over
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported, shortened
-from tenferro_jax.shapes import as_array
+from tenferro_jax.shapes import as_array, is_plain
 
 from ..algebra.semiring import (
     SelectiveSemiring,
@@ -27,7 +26,6 @@ from ..algebra.semiring import (
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
-from .eager import compiled_if_one_step, names_itself
 from .steps import (
     Assignment,
     Mode,
@@ -40,13 +38,42 @@ from .steps import (
 from .tropical_plan import (
     Operand,
     Optimize,
-    as_written,
+    P,
+    T,
     cached_plan,
-    no_semiring_among,
+    names_itself,
+    read,
     with_components,
 )
 from .tropical_slices import TropicalPlan, one_by_one, whole
 from .value import is_network, solved, solved_as_network
+
+
+def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
+    """A function of an equation and its operands that runs as one jitted function where the
+    equation is one step and the operands are JAX arrays outside all transforms.
+
+    JAX's own cache then finds what was traced for their shapes and dtypes, with all checks.
+    """
+
+    @functools.lru_cache(maxsize=1024, typed=True)
+    def program(equation: Any, **how: Any) -> Callable[..., T] | None:
+        if not is_step(equation) or any(how.get(x) is not None for x in ("memory_limit", "over")):
+            return None
+        return jax.jit(functools.update_wrapper(functools.partial(fn, equation, **how), fn))
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **how: P.kwargs) -> T:
+        if len(args) > 1 and all(map(is_plain, args[1:])):
+            try:
+                compiled = program(args[0], **how)  # type: ignore[arg-type]
+            except (TypeError, InvalidConfig):  # what cannot be hashed or read: `fn` says so
+                compiled = None
+            if compiled is not None:
+                return compiled(*args[1:])
+        return fn(*args, **how)
+
+    return call
 
 
 @names_itself
@@ -232,10 +259,6 @@ class _Problem:
     mode: Mode
     written: Mapping[str, int]
 
-    @property
-    def where(self) -> str:
-        return f"tropical_einsum {shortened(self.equation)!r}"
-
 
 def _problem(
     equation: str | Operand,
@@ -245,38 +268,30 @@ def _problem(
     accumulate: str | None,
     winners: Winners | None = None,
 ) -> _Problem:
-    no_semiring_among("tropical_einsum", operands)
-    given = (equation, *operands)
-    if not isinstance(equation, str):
-        equation, operands = parse_interleaved(given)
-    written = as_written(equation, given).integers
+    equation, operands, written = read("tropical_einsum", equation, operands)
+    where = f"tropical_einsum {shortened(equation)!r}"
     ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
         raise InvalidConfig(
-            where=f"tropical_einsum {shortened(equation)!r}, ties",
+            where=f"{where}, ties",
             given=repr(ties),
             needed="'first' or 'split'",
         )
     if ties == "split" and not isinstance(semiring, SelectiveSemiring):
         raise InvalidConfig(
-            where=f"tropical_einsum {shortened(equation)!r}, ties",
+            where=f"{where}, ties",
             given=f"'split' under {semiring!r}",
             needed="a selective semiring, because others have no ties",
             fix="Leave ties out.",
         )
-    problem = _Problem(equation, list(operands), Mode(semiring, Ties(ties), winners), written)
-    where = problem.where
     arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # if there are none, the plan gives the number that it needs
-        dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays], operands)
-        arrays = (
-            list(map(widened, arrays))
-            if _is_accumulated(problem.where, accumulate, dtype)
-            else arrays
-        )
+        dtype = one_dtype(where, semiring, [x.dtype for x in arrays], operands)
+        if _is_accumulated(where, accumulate, dtype):
+            arrays = list(map(widened, arrays))
     shapes = [tuple(x.shape) for x in arrays]
     equation = with_components("tropical_einsum", equation, shapes, semiring)
-    return dataclasses.replace(problem, equation=equation, operands=arrays)
+    return _Problem(equation, arrays, Mode(semiring, Ties(ties), winners), written.integers)
 
 
 def _is_accumulated(where: str, accumulate: str | None, dtype: np.dtype) -> bool:
@@ -304,12 +319,13 @@ def _solve(
 ) -> tuple[jax.Array, Any, str]:
     """(value, the winners that the mode asks for, labels of the value)."""
     equation, operands, mode = problem.equation, problem.operands, problem.mode
-    memory_limit, optimize = byte_count(problem.where, memory_limit), hashable(optimize)
+    where = f"tropical_einsum {shortened(equation)!r}"
+    memory_limit, optimize = byte_count(where, memory_limit), hashable(optimize)
     if not isinstance(progress, bool):
         raise InvalidConfig(
-            where=f"{problem.where}, progress", given=repr(progress), needed="True or False"
+            where=f"{where}, progress", given=repr(progress), needed="True or False"
         )
-    spread = spread_over(problem.where, over, operands)
+    spread = spread_over(where, over, operands)
     shapes = tuple(tuple(x.shape) for x in operands)
     if (
         memory_limit is None
@@ -335,20 +351,20 @@ def _solve(
         return (*_program(plan, mode)(*operands), plan.output)
     if mode.ties is Ties.SPLIT:
         raise Unsupported(
-            where=problem.where,
+            where=where,
             given="ties='split' in slices",
             needed="all slices at once, because the winners are counted",
             fix="Leave out memory_limit and over, or ties.",
         )
     if spread and progress:
         raise Unsupported(
-            where=f"{problem.where}, progress",
+            where=f"{where}, progress",
             given="slices over devices",
             needed="slices one by one, because a compiled loop cannot show progress",
             fix="Leave out progress or over.",
         )
     run = (
-        functools.partial(one_by_one, problem.where, plan, mode)
+        functools.partial(one_by_one, where, plan, mode)
         if progress
         else _program(plan, mode, spread)
     )

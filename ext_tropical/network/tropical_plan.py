@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.export
@@ -26,18 +27,47 @@ from tenferro_jax.einsum.slices import (
     slice_lengths,
     with_lengths,
 )
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, shortened
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, TenferroError, shortened
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import work_dtype
-from .eager import names_itself
 from .tropical_slices import TropicalPlan
 
 Operand: TypeAlias = ArrayLike | Sequence[object]
 """An array or data for one; its labels, in the interleaved form; its shape, for a plan."""
 Optimize: TypeAlias = str | bool | Sequence[Sequence[int]]
 """The name of an algorithm, or a path."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def names_itself(fn: Callable[P, T]) -> Callable[P, T]:
+    """A function of an equation whose errors all begin with its name and the equation."""
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **how: P.kwargs) -> T:
+        try:
+            return fn(*args, **how)
+        except TenferroError as error:
+            written = [repr(shortened(x)) for x in args[:1] if isinstance(x, str)]
+            place = " ".join([fn.__name__, *written])
+            detail = re.sub(rf"^{re.escape(place)}(, )?", "", error.where)
+            detail = detail if detail != error.where else _PLACES.sub("", error.where)
+            error.put_at(", ".join(filter(None, [place, detail])))
+            raise
+
+    return call
+
+
+_PLACES = re.compile(
+    r"^(equation of a tropical step|(plan_)?tropical_einsum(_with_argmax)?|best_assignment|"
+    r"einsum equation|einsum|(extension )?tenferro-ext-tropical\.\w+\.v\d+)\b"
+    r"( '[^']*')?(, )?"
+)
+"""What parts of a call name as their place, which its author never wrote."""
 
 
 @names_itself
@@ -84,14 +114,10 @@ def plan_tropical_einsum(
       16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
       at most 819200 bytes at once beside the operands
     """
-    no_semiring_among("plan_tropical_einsum", operands)
-    given = (equation, *operands)
-    if not isinstance(equation, str):
-        equation, operands = parse_interleaved(given)
-    written = as_written(equation, given)
-    shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
+    equation, arrays, written = read("plan_tropical_einsum", equation, operands)
+    shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(arrays))
     if dtype is None:
-        dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
+        dtype = next((x.dtype for x in arrays if hasattr(x, "dtype")), "float32")
     algebra = as_semiring(semiring)
     equation = with_components("plan_tropical_einsum", equation, shapes, algebra)
     plan = cached_plan(
@@ -109,14 +135,20 @@ def plan_tropical_einsum(
     return dataclasses.replace(plan, plan=dataclasses.replace(plan.plan, equation=own))
 
 
-def as_written(equation: str, given: Sequence[Any]) -> Equation:
-    """An equation of the interleaved form, whose arguments are given, with their integers."""
-    if isinstance(given[0], str):
-        return Equation(equation, (), "")
-    pairs = given[1 : len(given) - len(given) % 2 : 2]
-    labels = {label for term in pairs for label in term if label is not ...}
+def read(
+    where: str, equation: str | Operand, operands: Sequence[Any]
+) -> tuple[str, Sequence[Operand], Equation]:
+    """Equation and operands of both forms; and the equation as it was written, with the integers of
+    the interleaved form.
+    """
+    no_semiring_among(where, operands)
+    if isinstance(equation, str):
+        return equation, operands, Equation(equation, (), "")
+    terms = operands[: len(operands) - (len(operands) + 1) % 2 : 2]
+    text, arrays = parse_interleaved((equation, *operands))
+    labels = {label for term in terms for label in term if label is not ...}
     names = Equation(" ".join(map(str, sorted(labels))), (), "")
-    return Equation(names.shown(equation), (), "")
+    return text, arrays, Equation(names.shown(text), (), "")
 
 
 def _count(slices: object) -> int:
@@ -167,9 +199,8 @@ def _shape(x: object, where: str) -> tuple[int, ...]:
 
 
 def _is_size(size: Any) -> bool:
-    if isinstance(size, int | np.integer):
-        return not isinstance(size, bool) and bool(size >= 0)
-    return jax.export.is_symbolic_dim(size)
+    is_number = isinstance(size, int | np.integer) and not isinstance(size, bool)
+    return bool(size >= 0) if is_number else jax.export.is_symbolic_dim(size)
 
 
 def _dtype(dtype: DTypeLike) -> Any:

@@ -27,6 +27,7 @@ from ..algebra.semiring import SelectiveSemiring, Semiring, filled, whole_plus
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
+from .plan_rows import contracted
 from .steps import Assignment, Mode, Winners
 from .value import solved
 
@@ -63,7 +64,7 @@ def whole(
     def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
         if not isinstance(mode.semiring, SelectiveSemiring):
             raise no_derivative(mode.semiring)
-        value, at = _loop(plan, mode.having_labels(), spread, primals)
+        value, at = _loop(plan, dataclasses.replace(mode, winners=Winners.LABELS), spread, primals)
         product = on_automatic_axes(functools.partial(_product_at, plan, mode))
         _, tangent = jax.jvp(functools.partial(product, at), primals, tangents)
         if not mode.winners:
@@ -204,11 +205,7 @@ def _is_earlier(
     with the labels of the last step.
     """
     earlier: Any = False
-    contracted = [
-        [label for label in dict.fromkeys("".join(step.terms)) if label not in step.result]
-        for step in plan.plan.steps
-    ]
-    for label in (label for labels in contracted for label in reversed(labels)):
+    for label in (label for step in plan.plan.steps for label in reversed(contracted(step))):
         earlier = (these[label] < those[label]) | ((these[label] == those[label]) & earlier)
     return earlier
 
@@ -250,7 +247,7 @@ def piece(plan: SlicedPlan, mode: Mode, operands: Sequence[jax.Array], i: jax.Ar
     value, here = solved(
         plan.plan,
         plan.parts(plan.plan.terms, operands, start),
-        mode.having_labels() if mode.winners else mode,
+        dataclasses.replace(mode, winners=Winners.LABELS) if mode.winners else mode,
     )
     return value, (
         {label: index + start[label] for label, index in here.items()} if mode.winners else {}
@@ -420,24 +417,22 @@ class TropicalPlan(SlicedPlan):
                 turn += 1
         if turn < self.slices or found is None:
             gone = sorted(set(range(self.slices)) - {*range(turn), *waiting})
-            first = ", ".join(map(str, gone[:5]))
             raise self._wrong(
                 "merge",
-                f"{self.slices - len(gone)} of {self.slices} slices: {first} missing",
+                f"{self.slices - len(gone)} of {self.slices} slices: "
+                f"{', '.join(map(str, gone[:5]))} missing",
                 "all slices",
             )
         value, labels = finished(mode, found, self.dtype)
         names = self.plan.equation.integers
         at: Any = {names.get(label, label): index for label, index in labels.items()}
-        zero = filled(self.semiring.zero(self.dtype), value.shape)
-        counts = value != zero
+        counts = value != filled(self.semiring.zero(self.dtype), value.shape)
         return Assignment(value, at, counts.any(0) if self.semiring.components else counts)
 
     def __repr__(self) -> str:
-        text = shortened(self.plan.equation.text)
         return (
-            f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak "
-            f"{self.peak})"
+            f"TropicalPlan({shortened(self.plan.equation.text)!r}, {len(self.plan.steps)} steps, "
+            f"{self.slices} slices, peak {self.peak})"
         )
 
     def _mode(self, labels: bool) -> Mode:
@@ -461,14 +456,14 @@ class TropicalPlan(SlicedPlan):
     def _require_part(self, part: SlicePart, mode: Mode) -> None:
         lengths = dict(self.plan.sizes)
         shape = tuple(lengths[label] for label in self.output)
-        contracted = sorted(lengths.keys() - set(self.output)) if mode.winners else []
-        if sorted(part.labels) != contracted:
+        names = sorted(lengths.keys() - set(self.output)) if mode.winners else []
+        if sorted(part.labels) != names:
             raise self._wrong(
                 "merge",
                 f"slice {part.number} with labels {', '.join(sorted(part.labels)) or 'none'}",
-                f"as in the first part: {', '.join(contracted) or 'none'}",
+                f"as in the first part: {', '.join(names) or 'none'}",
             )
-        wanted = [self.dtype, *[np.dtype("int32")] * len(contracted)]
+        wanted = [self.dtype, *[np.dtype("int32")] * len(names)]
         for x, dtype in zip([part.value, *part.labels.values()], wanted, strict=True):
             if not isinstance(x, np.ndarray) or (x.dtype, x.shape) != (dtype, shape):
                 have = f"{getattr(x, 'dtype', type(x).__name__)}{list(np.shape(x))}"

@@ -21,20 +21,20 @@ from tenferro_jax.einsum.interpreter import without_repeated_axes
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import ExtensionOp, apply, extension_op
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
+from ..algebra.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..step.einsum_op import Ties, one_dtype, widened
+from ..step.layout import are_numbers
 from . import loops, walk
-from .entries import NetworkEntries
 from .log_derivatives import NetworkShares
 from .plan_text import batched_text, labels_of, text_of
-from .question import LABELS, Axes, Question, are_numbers, kernels, unknown
+from .question import LABELS, Axes, Question, kernels, unknown
 from .steps import Mode, TropicalStep, Winners, evaluate, found_of, run_step
-from .walk import rows_of
+from .walk import NetworkEntries, rows_of
 
 
 @extension_op(package="tenferro-ext-tropical", name="network", version=1)
-class TropicalNetwork(Question):
+class TropicalNetwork(OfSemiring, Question):
     """The value of a network: a whole einsum along its plan, of tables with at least one entry.
 
     Attributes:
@@ -49,7 +49,7 @@ class TropicalNetwork(Question):
     with_labels: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+        super().__post_init__()
         if not isinstance(self.algebra, SelectiveSemiring | LogSumExp):
             raise InvalidConfig(
                 where=f"{self.family_id}, field semiring",
@@ -63,11 +63,6 @@ class TropicalNetwork(Question):
                 needed="False, or True under a selective semiring",
             )
         _ = self.network  # refuses a text that is no plan
-
-    @property
-    def algebra(self) -> Any:
-        """The semiring itself."""
-        return self.semiring.semiring
 
     @property
     def is_selective(self) -> bool:
@@ -139,18 +134,14 @@ class TropicalNetwork(Question):
         sizes: Any = plan.sizes
         at = NetworkEntries(",".join(plan.terms), plan.equation.output, sizes)
         terms = ",".join(plan.terms[i] for i in active)
-        chosen = dataclasses.replace(at, terms=terms, is_sum=self.is_sum)
+        is_sum = self.algebra in (max_plus, min_plus)
+        chosen = dataclasses.replace(at, terms=terms, is_sum=is_sum)
         (out,) = apply(chosen, outputs[1], *map(widened, moved))
-        if not self.is_sum:
+        if not is_sum:
             (entries,) = apply(at, outputs[1], *map(widened, primals))
             directions = jnp.zeros_like(entries).at[np.array(active)].set(out, unique_indices=True)
             _, out = jax.jvp(self._product, (entries,), (directions,))
         return (out.astype(outputs[0].dtype), None)
-
-    @property
-    def is_sum(self) -> bool:
-        """Whether times is +."""
-        return self.algebra in (max_plus, min_plus)
 
     def _product(self, entries: jax.Array) -> jax.Array:
         """times of all rows."""
@@ -217,9 +208,8 @@ def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype, spreads: bool)
 def _spreads(x: jax.Array) -> bool:
     """Whether an array is, or may be, on several devices; a NumPy array is not."""
     place = getattr(jax.typeof(x) if isinstance(x, jax.core.Tracer) else x, "sharding", None)
-    if place is None or type(place) is jax.sharding.SingleDeviceSharding:
-        return False
-    return place.num_devices > 1
+    is_of_one = type(place) is jax.sharding.SingleDeviceSharding
+    return place is not None and not is_of_one and place.num_devices > 1
 
 
 @functools.lru_cache(maxsize=256)

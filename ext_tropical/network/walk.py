@@ -1,14 +1,16 @@
 """The walk from the last step of a plan to the first, which finds assignments: for the cells of a
 value, for samples, or for the best ones, many at once. And the entries of tables at assignments.
-Their programs do not grow with the plan.
+Their programs do not grow with the plan. The entries are a linear op, of which the derivatives of a
+network in a selective semiring consist.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,23 +18,28 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.einsum import Plan
+from tenferro_jax.einsum import Equation, Plan
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import (
     ExtensionOp,
     ExtensionRuntimeSet,
     Kernel,
+    LinearInput,
     ShardingRule,
     apply,
     extension_op,
     require_equal,
 )
+from tenferro_jax.extension.sharding import Shard
+from tenferro_jax.shapes import Shaped
 
 from ..step.einsum_op import widened
-from ..step.native.library import ROWS, native
+from ..step.layout import are_numbers
+from ..step.native.library import in_program, native, outputs_of
 from .loops import at_places, cut_all, joined
 from .plan_rows import LANES, contracted, layout, strides
 from .plan_text import labels_of
+from .question import LABELS, Axes, Question, factor_of, filled, kernels, split_along
 
 STEPS_OF_A_TURN = 16
 """The most steps of equal depth that are walked in one turn."""
@@ -98,26 +105,25 @@ def walk(plan: Plan, choose: Choose, walks: int, ranks: Sequence[int] = ()) -> j
         left, right = (strides(term, sizes) for term in (step.terms * 2)[:2])
         own, choice = strides(step.result, sizes), strides(rest, sizes)
         one, two = (step.operands * 2)[:2]
-        head = [math.prod(map(sizes.__getitem__, rest)), one == two, draw]
-        head += [places[first + i], places[one], places[two]]
-        head += [first + i, one, nowhere[1] if one == two else two]
+        head = [
+            *(math.prod(map(sizes.__getitem__, rest)), one == two, draw),
+            *(places[first + i], places[one], places[two]),
+            *(first + i, one, nowhere[1] if one == two else two),
+        ]
         cells = [(ids[x], own[x], left.get(x, 0), right.get(x, 0)) for x in step.result]
         axes = [(ids[x], left.get(x, 0), right.get(x, 0), choice[x], sizes[x]) for x in rest]
         rows.append((depths[first + i], head, cells, axes))
     shape = [sizes[label] for label in plan.equation.output]
-    own_labels = _cells(shape)
     zeros = jnp.zeros((len(known) + 1 - len(shape), walks), jnp.int32)
-    labels = jnp.concatenate([*own_labels, zeros])
+    labels = jnp.concatenate([*_cells(shape), zeros])
     if not rows:
         return labels[len(shape) : -1]
     # Steps of one depth do not depend on each other: turns take some of them together. A turn may
     # reach into the next depth; what it finds there comes to be overwritten.
     rows.sort(key=lambda row: row[0])
     count = max(1, min(STEPS_OF_A_TURN, LANES // max(walks, 1)))
-    levels = [row[0] for row in rows]
-    ends = [*(i for i in range(1, len(levels)) if levels[i] != levels[i - 1]), len(levels)]
-    spans = itertools.pairwise([0, *ends])
-    starts = np.array([i for low, high in spans for i in range(low, high, count)], np.int32)
+    levels = itertools.groupby(range(len(rows)), lambda i: rows[i][0])
+    starts = np.array([i for _, level in levels for i in [*level][::count]], np.int32)
     most = max(len(row[2]) for row in rows), max(len(row[3]) for row in rows)
     table = np.array(
         [
@@ -135,8 +141,7 @@ def walk(plan: Plan, choose: Choose, walks: int, ranks: Sequence[int] = ()) -> j
     def turn(i: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         labels, rank = state
         rows = lax.dynamic_slice_in_dim(jnp.asarray(table), jnp.asarray(starts)[i], count)
-        candidates, single, draw, *bases = (rows[:, j] for j in range(6))
-        number, one, two = (rows[:, j] for j in range(6, 9))
+        candidates, single, draw, *bases, number, one, two = (rows[:, j] for j in range(9))
         cells = rows[:, 9 : 9 + 4 * most[0]].reshape(count, most[0], 4)
         axes = rows[:, 9 + 4 * most[0] :].reshape(count, most[1], 5)
         at = at_places(labels, cells[..., 0])
@@ -169,6 +174,9 @@ def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
     shape = [dict(plan.sizes)[label] for label in plan.equation.output]
     found = walk(plan, lambda place, rank: (winners[place.own], rank, rank), math.prod(shape))
     return found.reshape(len(found), *shape)
+
+
+# --- the entries of tables at assignments --------------------------------------------------------
 
 
 def entries(plan: Plan, labels: jax.Array, tables: Sequence[jax.Array]) -> jax.Array:
@@ -211,6 +219,151 @@ def _entry_places(plan: Plan, labels: jax.Array) -> jax.Array:
     )
     moved = at_places(whole, table[:, 1:, 0]) * table[:, 1:, 1, None]
     return (table[:, 0, :1] + moved.sum(1, dtype=jnp.int32)).reshape(len(terms), *shape)
+
+
+@extension_op(package="tenferro-ext-tropical", name="network_entries", version=1)
+class NetworkEntries(Question):
+    """The entries of tables at an assignment of labels, or their sum; or the transpose of that.
+
+    Inputs are the labels, int32 (contracted labels in sorted order, *shape of the value), then the
+    tables; outputs an array (tables, *shape), or their sum (*shape). Transposed, inputs are the
+    labels and such an array, outputs the tables, to whose entries it is added.
+
+    Attributes:
+      terms: the labels of the tables, with a comma between.
+      output: the labels of the value.
+      sizes: (label, size) of every label of the network.
+      is_sum: whether the entries of all tables are added.
+      is_transposed: whether this is the transpose.
+    """
+
+    terms: str
+    output: str
+    sizes: tuple[tuple[str, int], ...]
+    is_sum: bool = False
+    is_transposed: bool = False
+
+    def __post_init__(self) -> None:
+        known = dict(self.sizes)
+        unknown = sorted(set(self.terms.replace(",", "") + self.output) - set(known))
+        if (
+            unknown
+            or len(set(self.output)) < len(self.output)
+            or len(known) < len(self.sizes)
+            or not all(type(size) is int and size > 0 for size in known.values())
+        ):
+            raise InvalidConfig(
+                where=self.family_id,
+                given=f"terms {self.terms!r}, output {self.output!r}, sizes {self.sizes!r}",
+                needed="one positive size for each label, and no label twice in the output",
+            )
+
+    @property
+    def number(self) -> int:
+        """See `Question`."""
+        return 2 + (not self.is_sum) + 2 * self.is_transposed
+
+    @property
+    def network(self) -> Plan:
+        """The labels, as a plan without steps."""
+        terms = tuple(self.terms.split(","))
+        return Plan(Equation(self.terms, terms, self.output), terms, self.sizes, ())
+
+    def planned(self, inputs: Sequence[Shaped]) -> Plan:
+        """The same: the sizes are known."""
+        return self.network
+
+    @property
+    def chosen(self) -> Sequence[int]:
+        """All tables."""
+        return range(len(self.network.terms))
+
+    @property
+    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
+        """The labels and the tables, and their entries; or transposed."""
+        ends = self.network.terms, [([*self.output] if self.is_sum else ["tables", *self.output])]
+        given, outs = ends[::-1] if self.is_transposed else ends
+        return [[LABELS, *self.output], *given], outs
+
+    def extents(self, inputs: Sequence[TensorMeta]) -> dict[str, int]:
+        """The number of tables."""
+        return {"tables": len(self.network.terms)}
+
+    def shapes(self, side: Sequence[Axes]) -> list[tuple[int, ...]]:
+        """The shapes of arrays that are no labels."""
+        sizes = {**dict(self.sizes), **self.extents(())}
+        return [tuple(sizes[x] for x in axes) for axes in side]
+
+    def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
+        """That of the tables."""
+        labels, *given = inputs
+        if (
+            labels.dtype != np.int32
+            or len({m.dtype for m in given}) != 1
+            or not jnp.issubdtype(given[0].dtype, jnp.floating)
+        ):
+            raise DTypeError(
+                where=self.family_id,
+                given=", ".join(map(str, inputs)),
+                needed="int32 labels, and one floating dtype for all else",
+            )
+        return given[0].dtype
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        return split_along(self.output, *self.arrays, self._on_device)
+
+    def _on_device(self, shard: Shard, labels: jax.Array, *given: jax.Array) -> Sequence[jax.Array]:
+        own = dict(zip(self.output, labels.shape[1:], strict=True))
+        sizes = tuple((label, own.get(label, size)) for label, size in self.sizes)
+        outs = apply(dataclasses.replace(self, sizes=sizes), labels, *given)
+        if not self.is_transposed:
+            return outs
+        # Labels of the value that no table has: a device adds its part of the rows.
+        gone = [factor_of(label) for label in self.output if label not in self.terms]
+        return [shard.merged("sum", x, gone) for x in outs]
+
+    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
+        labels, *given = inputs
+        if self.is_transposed:
+            rows = jnp.broadcast_to(given[0], (len(plan.terms), *labels.shape[1:]))
+            return add_entries(plan, labels, rows)
+        found = entries(plan, labels, given)
+        return (jnp.sum(found, 0) if self.is_sum else found,)
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        return apply(self, primals[0], *filled(primals[1:], tangents[1:]))
+
+    def transpose_rule(
+        self,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Any]:
+        swapped = dataclasses.replace(self, is_transposed=not self.is_transposed)
+        some: Any = next(c for c in cotangents if c is not None)
+        like = [jax.ShapeDtypeStruct(x, some.dtype) for x in self.shapes(self.arrays[1])]
+        labels: Any = inputs[0]
+        found = apply(swapped, labels, *filled(like, cotangents))
+        return [
+            x if isinstance(y, LinearInput) else None
+            for x, y in zip((None, *found), inputs, strict=True)
+        ]
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Labels in range, and normal numbers."""
+        rng = np.random.default_rng(0)
+        (shape,) = self.shapes([self.output])
+        sizes = [n for label, n in sorted(self.sizes) if label not in self.output]
+        labels = np.array([rng.integers(0, n, shape) for n in sizes], np.int32)
+        given = self.shapes(self.arrays[0][1:])
+        return [[labels.reshape(-1, *shape), *(rng.normal(size=shape) for shape in given)]]
+
+
+NetworkEntries.runtimes = kernels(NetworkEntries.family_id)
 
 
 # --- the rows of an array of labels, each as an array of its own ----------------------------------
@@ -278,14 +431,11 @@ class Rows(ExtensionOp):
 
 def _declines(op: Rows, labels: TensorMeta) -> str:
     """Why XLA cuts the rows, or "" if the library does."""
-    if not all(isinstance(size, int) for size in labels.shape):
-        return "sizes are symbolic"
-    return native().problem
+    return native().problem if are_numbers([labels]) else "sizes are symbolic"
 
 
 def _run(op: Rows, labels: jax.Array) -> tuple[jax.Array, ...]:
-    rows = [jax.ShapeDtypeStruct(labels.shape[1:], labels.dtype)] * op.count
-    return tuple(jax.ffi.ffi_call(ROWS, rows, vmap_method="sequential")(labels))
+    return in_program("rows", outputs_of(op, [labels]), [labels], "sequential")
 
 
 Rows.runtimes = ExtensionRuntimeSet(Kernel(Rows.family_id, "cpu", _run, _declines, "native"))
@@ -298,6 +448,4 @@ def rows_of(labels: jax.Array) -> Sequence[jax.Array]:
         if isinstance(place, jax.NamedSharding):
             place = jax.NamedSharding(place.mesh, jax.P(*place.spec[1:]))
         return jax.device_put(list(np.asarray(labels)), place)
-    if len(labels) < WORTH_THE_OP:
-        return list(labels)
-    return apply(Rows(len(labels)), labels)
+    return list(labels) if len(labels) < WORTH_THE_OP else apply(Rows(len(labels)), labels)

@@ -5,6 +5,7 @@ there: what the derivative of `TropicalEinsum` is made of.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from tenferro_jax.einsum import Equation
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import (
     ExtensionOp,
+    ExtensionRuntimeSet,
+    Kernel,
     LinearInput,
     ShardingRule,
     apply,
@@ -26,8 +29,8 @@ from tenferro_jax.extension import (
 from tenferro_jax.extension.sharding import Shard
 
 from .kernels.selection import UNROLLED_ENTRIES
-from .layout import StepOp, matmul_layout, product
-from .shards import among_own, factors_of
+from .layout import StepOp, among_own, are_numbers, factors_of, matmul_layout, product
+from .native.library import in_program, native, unserved
 from .weighted_sum import Place
 
 LEAST_CELLS = 1 << 13
@@ -132,14 +135,12 @@ class AtWinner(StepOp):
         inputs: Sequence[jax.Array | LinearInput],
     ) -> Sequence[Any]:
         """The transpose, which is of this family."""
-        x: Any
-        winner: Any
-        cotangent: Any
-        (x, winner), (cotangent,), summed = inputs, cotangents, None
-        if self.summed is None:
-            sizes = self.sizes([x.meta.shape, winner.shape])
-            summed = tuple(sizes[label] for label in self.layout.contracted)
-        return *apply(dataclasses.replace(self, summed=summed), cotangent, winner), None
+        given: Any = (*inputs, *cotangents)
+        x, winner, cotangent = given
+        sizes = self.sizes([x.meta.shape, winner.shape])
+        contracted = tuple(sizes[label] for label in self.layout.contracted)
+        form = dataclasses.replace(self, summed=contracted if self.summed is None else None)
+        return *apply(form, cotangent, winner), None
 
     def batched(
         self, in_axes: tuple[int | None, ...]
@@ -159,8 +160,7 @@ class AtWinner(StepOp):
         term = equation.inputs[self.axis] if self.summed is None else equation.output
         entries = rng.normal(size=[sizes[label] for label in term])
         cells = [sizes[label] for label in equation.output]
-        count = product(sizes, self.layout.contracted)
-        return [[entries, rng.integers(0, count, cells, np.int32)]]
+        return [[entries, rng.integers(0, product(sizes, self.layout.contracted), cells, np.int32)]]
 
 
 def at_winner(op: AtWinner, x: jax.Array, winner: jax.Array) -> jax.Array:
@@ -173,8 +173,7 @@ def at_winner(op: AtWinner, x: jax.Array, winner: jax.Array) -> jax.Array:
         operand_batching_dims=(0, 2),
         start_indices_batching_dims=(0, op.axis + 1),
     )
-    at = layout.matrix(winner)[..., None]
-    matrix = layout.operand(x, op.axis)
+    matrix, at = layout.operand(x, op.axis), layout.matrix(winner)[..., None]
     found = lax.gather(matrix, at, numbers, (1, 1, 1), mode="promise_in_bounds")
     return layout.tensor(found, sizes)
 
@@ -193,6 +192,56 @@ def entries_at(equation: str, place: Place, x: jax.Array, winner: jax.Array) -> 
         for t, entry in enumerate(spread[1:], 1):
             found = jnp.where(at == t, entry, found)
         return layout.tensor(found, sizes)
-    is_known = all(isinstance(size, int) for size in (*x.shape, *winner.shape))
-    large = is_known and max(x.size, winner.size) >= LEAST_CELLS
+    large = are_numbers([x, winner]) and max(x.size, winner.size) >= LEAST_CELLS
     return apply(op, x, winner)[0] if large else at_winner(op, x, winner)
+
+
+# --- the native CPU kernel ------------------------------------------------------------------------
+
+
+def adding_declines(op: AtWinner, *metas: TensorMeta) -> str:
+    """Why XLA computes a sum at winners, or "" if the library does."""
+    if op.summed is None:
+        return "XLA gathers"
+    if problem := unserved(metas[:1], metas[0].dtype, ("float32", "float64")):
+        return problem
+    entries = product(op.sizes([meta.shape for meta in metas]), op.layout.equation.inputs[op.axis])
+    few = max(math.prod(metas[0].shape), entries) < LEAST_CELLS
+    return f"there are fewer than {LEAST_CELLS} cells and entries" if few else native().problem
+
+
+def add_native(op: AtWinner, cells: jax.Array, winner: jax.Array) -> tuple[jax.Array]:
+    """The sum of the cells at each entry of the operand, in the order of the cells.
+
+    Cost: time b m n + b k (m or n); memory of at most 1 MB for each thread, which the thread keeps.
+    """
+    layout, sizes = op.layout, op.sizes([cells.shape, winner.shape])
+    term = layout.equation.inputs[op.axis]
+    shapes = [[sizes[label] for label in labels] for labels in layout.equation.inputs]
+    batch, contracted, *own = layout.extents(sizes)
+    strides = layout.strides(shapes)[op.axis]
+    dense = (batch, own[op.axis], contracted)
+    result = TensorMeta(cells.dtype, tuple(shapes[op.axis]) if strides else dense)
+    (found,) = in_program(
+        "at_winner",
+        [result],
+        [layout.matrix(cells), layout.matrix(winner)],
+        "sequential",
+        to_rows=op.axis == 0,
+        sizes=np.asarray((batch, contracted, *own), np.int64),
+        strides=np.asarray(strides or (contracted * dense[1], 1, contracted), np.int64),
+    )
+    if strides:
+        return (found,)
+    labels = layout.batch + (layout.rows, layout.columns)[op.axis] + layout.contracted
+    return (
+        jnp.transpose(
+            found.reshape([sizes[label] for label in labels]),
+            [labels.index(label) for label in term],
+        ),
+    )
+
+
+AtWinner.runtimes = ExtensionRuntimeSet(
+    Kernel(AtWinner.family_id, "cpu", add_native, adding_declines, "native")
+)

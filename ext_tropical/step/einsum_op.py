@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,8 @@ from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import (
     ExtensionOp,
-    ShardingRule,
+    ExtensionRuntimeSet,
+    Kernel,
     apply,
     extension_op,
     require_equal,
@@ -27,16 +28,18 @@ from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.semiring import (
     OURS,
-    SelectiveSemiring,
+    OfSemiring,
     Semiring,
     SemiringKey,
     as_selective,
     require_methods,
 )
+from ..algebra.shipped import min_max, or_and
 from .at_winner import entries_at
-from .kernels import selection
-from .layout import StepOp, matmul_layout
-from .shards import best_of_devices, factors_of, in_blocks
+from .kernels import mosaic, selection
+from .kernels.summed import is_size
+from .layout import EinsumOp, best_of_devices, in_blocks, matmul_layout
+from .native.library import in_program, native, outputs_of, unserved
 from .weighted_sum import Place, WeightedSum
 
 SIXTEEN_BITS = ("bfloat16", "float16")
@@ -57,7 +60,7 @@ class Ties(enum.Enum):
 
 
 @extension_op(package="tenferro-ext-tropical", name="einsum", version=1)
-class TropicalEinsum(StepOp):
+class TropicalEinsum(OfSemiring, EinsumOp):
     """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]), or of the
     entries of a single operand.
 
@@ -76,7 +79,7 @@ class TropicalEinsum(StepOp):
     ties: Ties = Ties.FIRST
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+        super().__post_init__()
         as_selective(self.algebra, f"{self.family_id}, field semiring")
         for name, kind in (("outputs", Outputs), ("ties", Ties)):
             if not isinstance(getattr(self, name), kind):
@@ -87,11 +90,6 @@ class TropicalEinsum(StepOp):
                     fix=f"Pass one of {', '.join(map(str, kind))}.",
                 )
         matmul_layout(self.equation)
-
-    @property
-    def algebra(self) -> SelectiveSemiring:
-        """The semiring itself."""
-        return self.semiring.semiring  # type: ignore[return-value]
 
     @property
     def output_count(self) -> int:
@@ -106,12 +104,7 @@ class TropicalEinsum(StepOp):
         shape = tuple(sizes[label] for label in self.layout.equation.output)
         return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 
-    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
-        equation = self.layout.equation
-        factors = factors_of(equation.inputs, [equation.output] * self.output_count)
-        return ShardingRule(factors, on_device=self._on_device)
-
-    def _on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
+    def on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
         contracted, equation = self.layout.contracted, self.layout.equation
 
         def best(*own: jax.Array) -> Sequence[jax.Array]:
@@ -119,16 +112,16 @@ class TropicalEinsum(StepOp):
 
         if not set(contracted) & set(shard.axes):
             return best(*pieces)
-        outs = self.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in pieces])
-        return in_blocks(best, equation, outs, pieces)
+        return in_blocks(best, equation, outputs_of(self, pieces), pieces)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
-        with_winner, last = self.output_count == 2, self.layout.contracted_last
-        matrices = self._matrices(inputs)
         outs = selection.contract(
-            self.algebra, matrices, with_winner=with_winner, contracted_last=last
+            self.algebra,
+            self.matrices(inputs),
+            with_winner=self.output_count == 2,
+            contracted_last=self.layout.contracted_last,
         )
-        return self._tensors(inputs, outs)
+        return self.tensors(inputs, outs)
 
     def differentiable_form(self) -> ExtensionOp:
         """This op with the winner as second output, if the derivative follows the winner."""
@@ -149,28 +142,21 @@ class TropicalEinsum(StepOp):
         """
         shapes = [x.shape for x in primals]
         sizes = self.layout.equation.sizes(shapes, self.family_id, require_equal)
-        contracted = [sizes[label] for label in self.layout.contracted]
-        if any(isinstance(size, int) and size == 0 for size in contracted):
+        if any(is_size(sizes[label], 0) for label in self.layout.contracted):
             return (None,) * self.output_count  # no winner, no derivative
         if self.ties is Ties.SPLIT:
             return (self._shared(primals, outputs[0], tangents), None)[: self.output_count]
-        active = [i for i, t in enumerate(tangents) if t is not None]
 
         def entry(i: int, x: Any) -> jax.Array:
             # the transpose adds in the wide dtype, because 16 bits would saturate
             return entries_at(self.equation, tuple(Place)[i], widened(x), outputs[1])
 
+        def product(*entries: jax.Array) -> jax.Array:
+            return functools.reduce(self.algebra.times, entries)
+
         entries = list(itertools.starmap(entry, enumerate(primals)))
-
-        def product(*chosen: jax.Array) -> jax.Array:
-            every = list(entries)
-            for i, x in zip(active, chosen, strict=True):
-                every[i] = x
-            return functools.reduce(self.algebra.times, every)
-
-        moving = tuple(entries[i] for i in active)
-        _, out = jax.jvp(product, moving, tuple(entry(i, tangents[i]) for i in active))
-        return out.astype(outputs[0].dtype), None
+        moved = [t if t is None else entry(i, t) for i, t in enumerate(tangents)]
+        return tangent_of(product, entries, moved).astype(outputs[0].dtype), None
 
     def _shared(
         self,
@@ -186,44 +172,41 @@ class TropicalEinsum(StepOp):
         inputs = [*map(widened, operands), widened(value)]
         count = WeightedSum(self.semiring, self.equation)
         (total,) = apply(count, *inputs)
-        moved: list[Any] = []
-        for place, tangent in zip(Place, tangents, strict=False):
-            if tangent is not None:
-                partial = place.value[0] if len(operands) == 2 else ""
-                op = dataclasses.replace(count, places=(place,), partial=partial)
-                moved += apply(op, *inputs, widened(tangent))
+        partials = [place.value[0] if len(operands) == 2 else "" for place in Place]
+        moved = [
+            apply(
+                dataclasses.replace(count, places=(place,), partial=partial),
+                *inputs,
+                widened(tangent),
+            )[0]
+            for place, partial, tangent in zip(Place, partials, tangents, strict=False)
+            if tangent is not None
+        ]
         return (functools.reduce(jnp.add, moved) / total).astype(value.dtype)
 
     def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
-        outs = selection.reference(self.algebra, list(map(np.asarray, self._matrices(arrays))))
-        return [np.asarray(out) for out in self._tensors(arrays, outs[: self.output_count])]
+        outs = selection.reference(self.algebra, list(map(np.asarray, self.matrices(arrays))))
+        return [np.asarray(out) for out in self.tensors(arrays, outs[: self.output_count])]
 
-    def _matrices(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
+    def matrices(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
+        """The operands as matrices, in the dtype that steps compute in."""
         return self.layout.matrices(*map(widened, operands))
 
-    def _tensors(
+    def tensors(
         self,
         operands: Sequence[jax.Array],
         matrices: Sequence[Any],
     ) -> tuple[jax.Array, ...]:
+        """The outputs, of value and perhaps winner as (batch, rows, columns)."""
         sizes = self.layout.equation.sizes([x.shape for x in operands], self.family_id)
         value, *winner = (self.layout.tensor(matrix, sizes) for matrix in matrices)
         return value.astype(operands[0].dtype), *winner
 
-    def batched(
-        self, in_axes: tuple[int | None, ...]
-    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        form = dataclasses.replace(self, equation=self.mapped(in_axes, 0))
-        return form, (0,) * self.output_count
-
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands without ties, of 2, 3, 4, ... for the labels in their order."""
-        sizes = self.example_sizes
-        rng = np.random.default_rng(0)
-        arrays = [
-            rng.normal(size=[sizes[label] for label in term])
-            for term in self.layout.equation.inputs
-        ]
+        sizes, rng = self.example_sizes, np.random.default_rng(0)
+        terms = self.layout.equation.inputs
+        arrays = [rng.normal(size=[sizes[label] for label in term]) for term in terms]
         return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
 
 
@@ -262,6 +245,18 @@ def one_dtype(
     )
 
 
+def tangent_of(
+    fn: Callable[..., Any], primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]
+) -> Any:
+    """The tangent of fn(*primals), which is differentiated by the inputs that have a tangent."""
+    inputs = [None if t is None else x for x, t in zip(primals, tangents, strict=True)]
+
+    def moved(inputs: Sequence[jax.Array | None]) -> Any:
+        return fn(*(x if m is None else m for x, m in zip(primals, inputs, strict=True)))
+
+    return jax.jvp(moved, (inputs,), (list(tangents),))[1]
+
+
 def work_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which candidates are made and compared, and cotangents added."""
     return np.dtype("float32") if dtype.name in SIXTEEN_BITS else dtype
@@ -275,3 +270,135 @@ def widened(x: jax.Array) -> jax.Array:
     """
     work = work_dtype(x.dtype)
     return x if work == x.dtype else lax.optimization_barrier(x).astype(work)
+
+
+# --- the kernels for all platforms, and the calls that each accepts -------------------------------
+
+
+def _not_served(
+    op: TropicalEinsum,
+    metas: Sequence[TensorMeta],
+    dtypes: Collection[str],
+    is_reduced: Callable[[int, int, int, int], bool],
+) -> str:
+    """Why XLA computes a step, or "" if a kernel for these dtypes may. Kernels have the semirings
+    of this package, which have numbers.
+
+    Args:
+      op: the step.
+      metas: of its operands.
+      dtypes: names of the dtypes of the kernel; 16-bit floats are computed in float32.
+      is_reduced: whether XLA's one reduction is faster than the kernel, by the sizes of batch,
+        contracted, rows and columns.
+    """
+    if op.algebra.native_number is None:
+        return f"it lacks {op.algebra!r}"
+    if len(metas) == 1:
+        return "one reduction does it"
+    if problem := unserved(metas, work_dtype(metas[0].dtype), dtypes):
+        return problem
+    sizes = op.layout.equation.sizes([meta.shape for meta in metas], op.family_id)
+    if 0 in sizes.values():
+        return "there is nothing to search"
+    return "one reduction does it" if is_reduced(*op.layout.extents(sizes)) else ""
+
+
+_NATIVE_DTYPES = ("float64", "float32", "int32", "bool")
+"""The dtypes of the library; 16-bit floats are computed in float32."""
+
+NATIVE_CANDIDATES = 1 << 10
+"""Up to this number of candidates XLA's one reduction is faster than a call of the library."""
+
+
+def _is_reduced(batch: int, contracted: int, rows: int, columns: int) -> bool:
+    return (
+        contracted <= selection.UNROLLED_ENTRIES
+        or batch * contracted * rows * columns <= NATIVE_CANDIDATES
+    )
+
+
+def _is_reduced_or_dot(batch: int, contracted: int, rows: int, columns: int) -> bool:
+    """Under min_max XLA takes half as long for one row and one column."""
+    return rows * columns == 1 or _is_reduced(batch, contracted, rows, columns)
+
+
+def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
+    """Why XLA computes a step, or "" if the library does."""
+    ways = {or_and: selection.fits_one_reduction, min_max: _is_reduced_or_dot}
+    is_reduced = ways.get(op.algebra, _is_reduced)
+    return _not_served(op, metas, _NATIVE_DTYPES, is_reduced) or native().problem
+
+
+def run_native(
+    op: TropicalEinsum,
+    *operands: jax.Array,
+    instructions: str = "",
+) -> tuple[jax.Array, ...]:
+    """Value, and winner if the op returns it.
+
+    Args:
+      op: the step.
+      *operands: two arrays.
+      instructions: the instruction set to use; by default the widest of this machine.
+
+    Cost: time b m n k, once; memory of at most 4 MB for each thread, which the thread keeps.
+    """
+    layout = op.layout
+    sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
+    batch, contracted, rows, columns = layout.extents(sizes)
+    arrays = [widened(x) for x in operands]
+    strides = layout.strides([x.shape for x in arrays])
+    if None in strides:
+        turned = layout.matrices(*arrays)
+        dense = [(contracted * own, own, 1) for own in (rows, columns)]
+        arrays = [x if s else m for x, m, s in zip(arrays, turned, strides, strict=True)]
+        strides = [s or d for s, d in zip(strides, dense, strict=True)]
+    cells = (batch, rows, columns)
+    outs = [TensorMeta(dtype, cells) for dtype in (arrays[0].dtype, np.dtype("int32"))]
+    attributes = {"lhs": strides[0], "rhs": strides[1], "sizes": (batch, contracted, rows, columns)}
+    found = in_program(
+        "einsum",
+        outs[: op.output_count],
+        arrays,
+        "sequential",
+        algebra=np.int64(op.algebra.native_number),
+        instructions=instructions,
+        **{name: np.asarray(numbers, np.int64) for name, numbers in attributes.items()},
+    )
+    return op.tensors(operands, found)
+
+
+_GPU_DTYPES = ("float32", "int32")
+"""The dtypes of the GPU kernel; 16-bit floats are computed in float32. The copy engine does not
+support float64.
+"""
+
+
+def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
+    """Why XLA computes a step, or "" if the kernel does."""
+    return _not_served(op, metas, _GPU_DTYPES, selection.fits_one_reduction) or mosaic.problem()
+
+
+def run_gpu(
+    op: TropicalEinsum,
+    *operands: jax.Array,
+    interpret: object = None,
+) -> tuple[jax.Array, ...]:
+    """Value, and winner if the op returns it.
+
+    Args:
+      op: the step.
+      *operands: two arrays.
+      interpret: as for `mosaic.contract`.
+
+    Cost: time b m n k; memory of both operands, transposed, and of the results.
+    """
+    matrices, with_winner = op.matrices(operands), op.output_count == 2
+    found = mosaic.contract(op.algebra, *matrices, with_winner=with_winner, interpret=interpret)
+    return op.tensors(operands, found)
+
+
+TropicalEinsum.runtimes = ExtensionRuntimeSet(
+    Kernel(TropicalEinsum.family_id, "cpu", run_native, native_declines, "native"),
+    Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines, "pallas"),
+)

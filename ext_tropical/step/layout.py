@@ -1,4 +1,4 @@
-"""The equation of one step -> batched matrices and back.
+"""The labels of one step: in batched matrices and back, and on several devices.
 
 Both operands take the same form (batch, contracted, own): the left one's own labels are the rows,
 the right one's the columns, of the result (batch, rows, columns). A single operand is a left one.
@@ -10,17 +10,22 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation, parse_equation
 from tenferro_jax.errors import InvalidConfig, ShapeError
-from tenferro_jax.extension import ExtensionOp, require_equal
+from tenferro_jax.extension import ExtensionOp, ShardingRule, require_equal
+from tenferro_jax.extension.sharding import Shard
+from tenferro_jax.shapes import Shaped
+
+from ..algebra.semiring import SelectiveSemiring
 
 MOST_CONTRACTED = 2**31 - 1
 Op = TypeVar("Op", bound=ExtensionOp)
@@ -109,7 +114,7 @@ def grouped(labels: str, x: jax.Array, groups: Sequence[str]) -> jax.Array:
     )
 
 
-def product(sizes: Mapping[str, int], labels: Sequence[str]) -> int:
+def product(sizes: Mapping[str, int], labels: Iterable[str]) -> int:
     """The product of some labels' sizes; 1 for none."""
     return math.prod((sizes[label] for label in labels), start=1)
 
@@ -148,13 +153,12 @@ def _sorted(equation: Equation) -> MatmulLayout:
     problem = _problem(equation)
     if problem is not None:
         column, given, fix = problem
-        text = equation.text
         raise InvalidConfig(
             where=f"equation of a tropical step, character {column}",
             given=given,
             needed="one or two operands, no label twice in one, and with two each label in at "
             "least two of lhs, rhs and output",
-            fix=f"{fix}\n  {text}\n  {' ' * column}^",
+            fix=f"{fix}\n  {equation.text}\n  {' ' * column}^",
         )
     output, left = equation.output, equation.inputs[0]
     contracted = "".join(label for label in left if label not in output)
@@ -171,11 +175,8 @@ def _problem(equation: Equation) -> tuple[int, str, str] | None:
     """(character, problem, advice) if an equation is not a step."""
     text, terms = equation.text, equation.inputs
     if len(terms) > 2:
-        return (
-            0,
-            f"{len(terms)} operands",
-            "tropical_einsum takes any number; a step contracts two.",
-        )
+        advice = "tropical_einsum takes any number; a step contracts two."
+        return 0, f"{len(terms)} operands", advice
     for i, term in enumerate(terms):
         for label in term:
             if term.count(label) > 1:
@@ -193,10 +194,14 @@ def _problem(equation: Equation) -> tuple[int, str, str] | None:
     return None
 
 
+def are_numbers(arrays: Sequence[Shaped]) -> bool:
+    """Whether all sizes are numbers, and none is symbolic."""
+    return all(isinstance(size, int) for x in arrays for size in x.shape)
+
+
 def unused_label(terms: Sequence[str]) -> str:
     """A label that no term has."""
-    used = set("".join(terms))
-    return next(c for c in map(get_symbol, itertools.count()) if c not in used)
+    return next(c for c in map(get_symbol, itertools.count()) if c not in "".join(terms))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -243,10 +248,9 @@ class StepOp(ExtensionOp):
         """The equation with a label for the axis of a batch, which the output has at `axis`."""
         equation = self.layout.equation
         label = unused_label(equation.inputs)
-        places = (*in_axes, axis)
         *terms, output = (
             t if at is None else t[:at] + label + t[at:]
-            for t, at in zip((*equation.inputs, equation.output), places, strict=True)
+            for t, at in zip((*equation.inputs, equation.output), (*in_axes, axis), strict=True)
         )
         return f"{','.join(terms)}->{output}"
 
@@ -255,3 +259,137 @@ class StepOp(ExtensionOp):
         """2, 3, 4, ... for the labels in their order."""
         labels = dict.fromkeys("".join(self.layout.equation.inputs))
         return dict(zip(labels, range(2, 2 + len(labels)), strict=True))
+
+
+class EinsumOp(StepOp):
+    """An op that computes a step: every output has the labels of the output."""
+
+    @property
+    def axis(self) -> str:
+        """The label of the components, first in the output; "" if an entry is a number."""
+        return ""
+
+    on_device: ClassVar[Any] = None
+    """See `ShardingRule`; None where contracted labels stay whole."""
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        equation = self.layout.equation
+        factors = factors_of(equation.inputs, [equation.output] * self.output_count)
+        return ShardingRule(factors, whole=tuple(self.axis), on_device=self.on_device)
+
+    def batched(
+        self, in_axes: tuple[int | None, ...]
+    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+        equation = self.mapped(in_axes, len(self.axis))
+        form = dataclasses.replace(self, equation=equation)  # type: ignore[type-var]
+        return form, (len(self.axis),) * self.output_count
+
+
+# --- a step on several devices: winners among the entries of one and among all, the best of all ---
+
+
+def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]]) -> str:
+    """The factors of a sharding rule: the labels, or names, of each axis."""
+    return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
+
+
+MERGED_BLOCKS = 4
+"""The number of blocks, or a little more, in which devices merge a large result. Few, because each
+is a reduction of its own between devices.
+"""
+
+LARGE_BYTES = 1 << 20
+"""The bytes of a large result of a device."""
+
+
+def in_blocks(
+    fn: Callable[..., Sequence[jax.Array]],
+    equation: Equation,
+    outs: Sequence[TensorMeta],
+    pieces: Sequence[jax.Array],
+) -> Sequence[jax.Array]:
+    """fn(*pieces), whose results devices merge, block by block along an output label: beside the
+    merged result a device then holds what a block needs, and not all of its own result too.
+
+    Args:
+      fn: a function of operands.
+      equation: of the pieces, and of each result.
+      outs: of the whole results.
+      pieces: of this device.
+    """
+    shape, size = outs[0].shape, sum(math.prod(m.shape) * m.dtype.itemsize for m in outs)
+    counts = [
+        next((d for d in range(MERGED_BLOCKS, 2 * MERGED_BLOCKS) if n % d == 0), 0) for n in shape
+    ]
+    count, axis = min(((d, i) for i, d in enumerate(counts) if d), default=(1, 0))
+    if size < LARGE_BYTES or count == 1:
+        return fn(*pieces)
+    label, length = equation.output[axis], shape[axis] // count
+
+    def joined(i: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        own = [
+            lax.dynamic_slice_in_dim(x, i * length, length, term.index(label))
+            if label in term
+            else x
+            for x, term in zip(pieces, equation.inputs, strict=True)
+        ]
+        return tuple(
+            lax.dynamic_update_slice_in_dim(x, new, i * length, axis)
+            for x, new in zip(found, fn(*own), strict=True)
+        )
+
+    return lax.fori_loop(0, count, joined, tuple(jnp.zeros(m.shape, m.dtype) for m in outs))
+
+
+def best_of_devices(
+    semiring: SelectiveSemiring, shard: Shard, outs: Sequence[jax.Array], contracted: str
+) -> tuple[jax.Array, ...]:
+    """The best value of all devices; with winners the first entry among all that has it.
+
+    Args:
+      semiring: the algebra.
+      shard: of this device.
+      outs: this device's values, and perhaps winners.
+      contracted: the contracted labels.
+
+    Cost: a reduction between devices for values, and one for winners; without a
+      `reduction` the values are gathered.
+    """
+    value, *winner = outs
+    axes = tuple(name for label in contracted for name in shard.axes.get(label, ()))
+    if not axes:
+        return tuple(outs)
+    if semiring.reduction:
+        best = shard.merged(semiring.reduction, value, contracted)
+    else:
+        best = semiring.best(lax.all_gather(value, axes), 0)
+    if not winner:
+        return (best,)
+    none = jnp.iinfo(jnp.int32).max
+    wins = (value == best) | (value != value)
+    first = jnp.where(wins, among_all(winner[0], contracted, shard), none)
+    return best, shard.merged("min", first, contracted)
+
+
+def among_all(winner: jax.Array, labels: str, shard: Shard) -> jax.Array:
+    """The row-major index over all entries of a device's winners."""
+    index, stride = jnp.zeros_like(winner), 1
+    for label in reversed(labels):
+        size = shard.sizes[label]
+        index = index + (winner % size + shard.start(label)) * stride
+        winner, stride = winner // size, stride * shard.whole(label)
+    return index
+
+
+def among_own(winner: jax.Array, labels: str, shard: Shard) -> jax.Array:
+    """The row-major index over this device's entries of winners among all; -1 where another device
+    has the entry.
+    """
+    index, stride, here = jnp.zeros_like(winner), 1, winner >= 0
+    for label in reversed(labels):
+        own, whole = shard.sizes[label], shard.whole(label)
+        at = winner % whole - shard.start(label)
+        here &= (at >= 0) & (at < own)
+        index = index + at * stride
+        winner, stride = winner // whole, stride * own
+    return jnp.where(here, index, -1)

@@ -15,23 +15,21 @@ import numpy as np
 from tenferro_jax import TensorMeta
 from tenferro_jax.extension import (
     ExtensionOp,
-    ShardingRule,
     apply,
     extension_op,
     require_equal,
 )
 from tenferro_jax.extension.sharding import Shard
 
-from ..algebra.shipped import LogSumExp, max_plus
+from ..algebra.shipped import OfTemperature, max_plus
 from .einsum_op import TropicalEinsum
 from .kernels import products
-from .layout import StepOp, matmul_layout
-from .shards import factors_of
+from .layout import EinsumOp, matmul_layout
 from .weighted_sum import Place, WeightedSum, work_of
 
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=3)
-class LogEinsum(StepOp):
+class LogEinsum(OfTemperature, EinsumOp):
     """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or
     of the entries of a single operand.
 
@@ -59,13 +57,8 @@ class LogEinsum(StepOp):
     with_sums: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
+        super().__post_init__()
         matmul_layout(self.equation)
-
-    @property
-    def algebra(self) -> LogSumExp:
-        """The semiring."""
-        return LogSumExp(self.temperature)
 
     @property
     def share(self) -> WeightedSum:
@@ -88,12 +81,7 @@ class LogEinsum(StepOp):
         """1, or 3 with the sums."""
         return 3 if self.with_sums else 1
 
-    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
-        equation = self.layout.equation
-        factors = factors_of(equation.inputs, [equation.output] * self.output_count)
-        return ShardingRule(factors, on_device=self._on_device)
-
-    def _on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
+    def on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
         value, *sums = apply(self, *pieces)
         reference, total = sums or (value, jnp.ones_like(value))
         contracted = self.layout.contracted
@@ -154,12 +142,6 @@ class LogEinsum(StepOp):
         known = xp.isfinite(largest)
         value = xp.where(known, largest + self.temperature * xp.log(total), largest)
         return (value, largest, xp.where(known, total, 1))[: self.output_count]
-
-    def batched(
-        self, in_axes: tuple[int | None, ...]
-    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        form = dataclasses.replace(self, equation=self.mapped(in_axes, 0))
-        return form, (0,) * self.output_count
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands of 2, 3, 4, ... for the labels in their order."""

@@ -4,7 +4,6 @@ one.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import jax
@@ -12,19 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import ADRuleError, InvalidConfig, ShapeError
-from tenferro_jax.extension import ExtensionOp, ShardingRule, extension_op, require_equal
+from tenferro_jax.errors import ADRuleError, InvalidConfig
+from tenferro_jax.extension import extension_op, require_equal
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, whole_plus
+from ..algebra.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey, whole_plus
 from ..algebra.shipped import LogSumExp
 from .einsum_op import one_dtype, widened
 from .kernels import summed
-from .layout import StepOp, grouped, matmul_layout
-from .shards import factors_of
+from .layout import EinsumOp, grouped, matmul_layout
 
 
 @extension_op(package="tenferro-ext-tropical", name="sum_einsum", version=1)
-class SumEinsum(StepOp):
+class SumEinsum(OfSemiring, EinsumOp):
     """out[batch, rows, columns] = plus over contracted of times(lhs[...], rhs[...]), or of the
     entries of a single operand; the zero if nothing is contracted.
 
@@ -39,7 +37,7 @@ class SumEinsum(StepOp):
     equation: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+        super().__post_init__()
         if isinstance(self.algebra, SelectiveSemiring | LogSumExp):
             raise InvalidConfig(
                 where=f"{self.family_id}, field semiring",
@@ -57,40 +55,22 @@ class SumEinsum(StepOp):
             )
 
     @property
-    def algebra(self) -> Semiring:
-        """The semiring itself."""
-        return self.semiring.semiring
-
-    @property
     def axis(self) -> str:
         """The label of the components; "" if an entry is a number."""
         return self.layout.equation.output[:1] if self.algebra.components else ""
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        where = f"{self.family_id} {self.equation!r}"
-        dtype = one_dtype(where, self.algebra, [m.dtype for m in inputs])
+        dtype = one_dtype(
+            f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs]
+        )
         sizes = dict(self.counted_sizes(inputs))
         if self.axis:
-            components = self.algebra.components
-            if isinstance(sizes[self.axis], int) and sizes[self.axis] != components:
-                raise ShapeError(
-                    where=where,
-                    given=f"label {self.axis!r} of size {sizes[self.axis]}",
-                    needed=f"the {components} components of {self.algebra!r}",
-                )
-            require_equal(sizes[self.axis], components)
-            sizes[self.axis] = components
+            require_equal(sizes[self.axis], self.algebra.components)
+            sizes[self.axis] = self.algebra.components
         return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
 
-    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
-        """Contracted labels stay whole, because plus is the author's."""
-        equation = self.layout.equation
-        factors = factors_of(equation.inputs, [equation.output])
-        return ShardingRule(factors, whole=tuple(self.axis))
-
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
-        out = self._contracted(summed.contract, list(map(widened, inputs)))
-        return (out.astype(inputs[0].dtype),)
+        return (self._contracted(summed.contract, inputs),)
 
     def linearize(
         self,
@@ -102,8 +82,7 @@ class SumEinsum(StepOp):
         raise no_derivative(self.algebra)
 
     def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
-        out = self._contracted(summed.reference, [widened(jnp.asarray(x)) for x in arrays])
-        return [np.asarray(out.astype(arrays[0].dtype))]
+        return [np.asarray(self._contracted(summed.reference, list(map(jnp.asarray, arrays))))]
 
     def _contracted(
         self, kernel: Callable[..., jax.typing.ArrayLike], operands: Sequence[jax.Array]
@@ -114,7 +93,7 @@ class SumEinsum(StepOp):
         matrices = [
             grouped(term, x, [*lead, batch, layout.contracted, own])
             for term, x, own in zip(
-                layout.equation.inputs, operands, (rows, layout.columns), strict=False
+                layout.equation.inputs, map(widened, operands), (rows, layout.columns), strict=False
             )
         ]
         out = kernel(self.algebra, matrices)
@@ -123,13 +102,8 @@ class SumEinsum(StepOp):
             sizes[axis] = self.algebra.components  # a symbol was compared with it
         labels = axis + batch + rows + layout.columns
         tensor = jnp.reshape(out, [sizes[label] for label in labels])
-        return jnp.transpose(tensor, [labels.index(label) for label in layout.equation.output])
-
-    def batched(
-        self, in_axes: tuple[int | None, ...]
-    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        at = len(self.axis)
-        return dataclasses.replace(self, equation=self.mapped(in_axes, at)), (at,)
+        order = [labels.index(label) for label in layout.equation.output]
+        return jnp.transpose(tensor, order).astype(operands[0].dtype)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands of zero, one and one plus one, where these are finite, of 2, 3, 4, ... for the

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ from jax import lax
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation
-from tenferro_jax.errors import DTypeError, InvalidConfig
+from tenferro_jax.errors import DTypeError, InvalidConfig, counted
 from tenferro_jax.extension import (
     NOT_DIFFERENTIABLE,
     LinearInput,
@@ -30,12 +31,11 @@ from tenferro_jax.extension import (
     require_equal,
 )
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
+from ..algebra.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp
 from .kernels import products, selection
 from .kernels.summed import is_size
-from .layout import StepOp, matmul_layout, product
-from .shards import factors_of
+from .layout import StepOp, factors_of, product
 
 
 class Place(enum.Enum):
@@ -45,14 +45,9 @@ class Place(enum.Enum):
     RHS = "rhs"
     OUT = "out"
 
-    @property
-    def matrix(self) -> str:
-        """The place in a step of matrices."""
-        return dict(zip(Place, products.PLACES, strict=True))[self]
-
 
 @extension_op(package="tenferro-ext-tropical", name="weighted_sum", version=1)
-class WeightedSum(StepOp):
+class WeightedSum(OfSemiring, StepOp):
     """result[labels of output] = sum over all other labels of  weight x derivative of times x
     product of factors.
 
@@ -78,18 +73,16 @@ class WeightedSum(StepOp):
     partial: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
-        layout = matmul_layout(self.equation)
-        count = len(layout.equation.inputs)
+        super().__post_init__()
+        count = self.operand_count
         if not isinstance(self.algebra, SelectiveSemiring | LogSumExp):
             raise self._wrong("semiring", "a selective semiring or log_sum_exp")
-        if not (
-            isinstance(self.places, tuple)
-            and all(isinstance(p, Place) for p in (*self.places, self.output))
+        known = tuple(p for p in Place if count == 2 or p is not Place.RHS)
+        if not isinstance(self.places, tuple) or any(
+            p not in known for p in (*self.places, self.output)
         ):
-            raise self._wrong("places", "a tuple of members of Place, and a member as output")
-        if count == 1 and Place.RHS in (*self.places, self.output):
-            raise self._wrong("places", "no RHS where the step has one operand")
+            some = f"a tuple of {', '.join(map(str, known))}, and one of them as output"
+            raise self._wrong("places", f"of {counted(count, 'operand')} {some}")
         if not (
             isinstance(self.partial, str) and set(self.partial) <= set("lr" if count == 2 else "")
         ):
@@ -103,11 +96,6 @@ class WeightedSum(StepOp):
         )
 
     @property
-    def algebra(self) -> Semiring:
-        """The semiring itself."""
-        return self.semiring.semiring
-
-    @property
     def input_count(self) -> int:
         """The operands, the value, the factors."""
         return self.operand_count + 1 + len(self.places)
@@ -119,21 +107,21 @@ class WeightedSum(StepOp):
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
         """Where the best candidates are searched again, every device has all of a cell."""
-        terms = (*self.layout.equation.inputs, *map(self._labels, (Place.OUT, *self.places)))
-        factors = factors_of(terms, [self._labels(self.output)])
+        factors = factors_of(self._terms, [self._labels(self.output)])
         searches = isinstance(self.algebra, SelectiveSemiring)
         return ShardingRule(factors, "sum", tuple(self.layout.contracted) if searches else ())
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         if not isinstance(self.algebra, SelectiveSemiring):
-            places = (*products.PLACES, *(p.matrix for p in (*self.places, self.output)))
+            of = dict(zip(Place, products.PLACES, strict=True))
+            places = (*products.PLACES, *(of[p] for p in (*self.places, self.output)))
             return (products.lowered(self, products.weighted, inputs, places),)
-        whole = functools.partial(self._summed, jnp, summed)
         last = self.layout.contracted_last
         search = functools.partial(selection.contract, with_winner=False, contracted_last=last)
 
         def shared(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
-            return whole(*self._with_best(search, inputs), may_be_nan=may_be_nan)
+            given = self._with_best(search, inputs)
+            return self._summed(jnp, summed, *given, may_be_nan=may_be_nan)
 
         # The operands of a branch are arrays that were stored: each candidate made of them has the
         # same bits everywhere.
@@ -258,8 +246,10 @@ class WeightedSum(StepOp):
             value.dtype,
         )
         labels = batch + first + second
-        result = total.reshape([sizes[label] for label in labels])
-        result = xp.transpose(result, [labels.index(label) for label in self._labels(self.output)])
+        result = xp.transpose(
+            total.reshape([sizes[label] for label in labels]),
+            [labels.index(label) for label in self._labels(self.output)],
+        )
         return result if after is None else result * after
 
     def _term(
@@ -289,6 +279,11 @@ class WeightedSum(StepOp):
             )
         return xp.where(counts, xp.asarray(amount, value.dtype), xp.zeros((), value.dtype))
 
+    @property
+    def _terms(self) -> tuple[str, ...]:
+        """The labels of each input."""
+        return *self.layout.equation.inputs, *map(self._labels, (Place.OUT, *self.places))
+
     def _labels(self, place: Place) -> str:
         equation = self.layout.equation
         return equation.output if place is Place.OUT else equation.inputs[place is Place.RHS]
@@ -298,18 +293,14 @@ class WeightedSum(StepOp):
         shapes: Sequence[Sequence[int]],
         compare: Callable[[int, int], None] | None = None,
     ) -> Mapping[str, int]:
-        operands = self.layout.equation
-        terms = (*operands.inputs, *map(self._labels, (Place.OUT, *self.places)))
-        return Equation(self.equation, terms, operands.output).sizes(
-            shapes, self.family_id, compare
-        )
+        equation = Equation(self.equation, self._terms, self._labels(Place.OUT))
+        return equation.sizes(shapes, self.family_id, compare)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands, their value, and factors, of 2, 3, 4, ... for the labels in their order; no
         dtype rounds them.
         """
-        sizes = self.example_sizes
-        rng = np.random.default_rng(0)
+        sizes, rng = self.example_sizes, np.random.default_rng(0)
         terms = [*self.layout.equation.inputs, *map(self._labels, self.places)]
         shapes = [[sizes[label] for label in term] for term in terms]
         arrays: list[Any] = [rng.integers(1, 7, size=shape) / 4 for shape in shapes]
@@ -331,8 +322,7 @@ def work_of(where: str, semiring: Semiring, inputs: Sequence[TensorMeta]) -> np.
       DTypeError: not float32 for all, nor float64.
       InvalidConfig: a temperature that becomes 0, subnormal or infinite in this dtype.
     """
-    names = {m.dtype.name for m in inputs}
-    if names not in ({"float32"}, {"float64"}):
+    if {m.dtype.name for m in inputs} not in ({"float32"}, {"float64"}):
         raise DTypeError(
             where=where,
             given=f"inputs of dtype {', '.join(m.dtype.name for m in inputs)}",
@@ -474,10 +464,7 @@ def summed(
             terms = [
                 jnp.where(start + t < count, x, jnp.zeros_like(x)) for t, x in enumerate(terms)
             ]
-        while len(terms) > 1:  # a tree has less rounding than a sequence
-            odd = terms[len(terms) & ~1 :]
-            terms = [x + y for x, y in zip(terms[0::2], terms[1::2], strict=False)] + odd
-        return total + terms[0]
+        return total + selection.tree(operator.add, terms)
 
     return lax.fori_loop(0, -(-count // width), turn, jnp.zeros((batch, *cells), dtype))
 

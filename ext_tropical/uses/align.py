@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,14 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupport
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
+from ..algebra.semiring import (
+    SelectiveSemiring,
+    Semiring,
+    SemiringKey,
+    as_semiring,
+    highest,
+    lowest,
+)
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import one_dtype
 from .alignment_op import Alignment
@@ -159,8 +165,11 @@ def align(
     if band is not None:
         _require_band(band, table.shape, is_whole=lengths is None and not is_local)
         band = min(band, max(table.shape))  # more than the longer sequence is no band
-    one = jnp.asarray(algebra.one(table.dtype))
-    each = one if gap is None else _scalar(gap, "gap", algebra, table.dtype)
+    each = (
+        jnp.asarray(algebra.one(table.dtype))
+        if gap is None
+        else _scalar(gap, "gap", algebra, table.dtype)
+    )
     first = each if gap_open is None else _scalar(gap_open, "gap_open", algebra, table.dtype)
     known = [] if lengths is None else [_lengths(lengths, table.shape)]
     op = Alignment(
@@ -211,12 +220,10 @@ def _require_band(band: object, shape: Sequence[int], *, is_whole: bool) -> None
 def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) -> jax.Array:
     where = f"align, {name}"
     if type(given) in (int, float):
-        if type(given) is float and not jnp.issubdtype(dtype, jnp.floating):
+        low, high = (f(dtype).item() for f in (lowest, highest))
+        is_float = jnp.issubdtype(dtype, jnp.floating)
+        if not is_float and (type(given) is float or not low <= given <= high):
             raise DTypeError(where=where, given=repr(given), needed=f"a number of {dtype.name}")
-        if not jnp.issubdtype(dtype, jnp.floating):
-            limits: Any = jnp.iinfo(dtype)
-            if not limits.min <= given <= limits.max:
-                raise DTypeError(where=where, given=repr(given), needed=f"what {dtype.name} holds")
         return jnp.asarray(np.asarray(given, dtype))
     value = jnp.asarray(as_array(given, where))
     if value.ndim:

@@ -23,11 +23,19 @@ from tenferro_jax.extension import (
     require_equal,
 )
 
-from ..algebra.semiring import SelectiveSemiring, SemiringKey
-from ..algebra.shipped import LogSumExp, max_plus, min_plus
-from ..network.question import TYPES
-from ..step.einsum_op import one_dtype
-from ..step.native.library import ALIGN, native, now
+from ..algebra.semiring import OfSemiring, SelectiveSemiring, SemiringKey
+from ..algebra.shipped import LogSumExp, OfTemperature, max_plus, min_plus
+from ..step.einsum_op import one_dtype, tangent_of
+from ..step.kernels.selection import one_by_one
+from ..step.native.library import (
+    TYPES,
+    in_program,
+    native,
+    now,
+    on_host,
+    outputs_of,
+    unserved,
+)
 
 
 class AlignmentOp(ExtensionOp):
@@ -42,8 +50,11 @@ class AlignmentOp(ExtensionOp):
     has_lengths: bool
 
     def __post_init__(self) -> None:
-        band_is_known = type(self.band) is int and self.band >= -1
-        if not band_is_known or (self.warps and (self.affine or self.local)):
+        if (
+            type(self.band) is not int
+            or self.band < -1
+            or (self.warps and (self.affine or self.local))
+        ):
             raise InvalidConfig(
                 where=f"{self.family_id}, payload",
                 given=repr(self),
@@ -75,14 +86,10 @@ class AlignmentOp(ExtensionOp):
             require_equal(meta.shape[0], 2)
         return scores
 
-    @property
-    def counted(self) -> tuple[bool, bool, bool, bool]:
-        """Whether each input is a score that alignments use."""
-        return (True, not self.warps, self.affine, False)
-
-    def moved(self, tangents: Sequence[jax.Array | None]) -> list[int]:
-        """The inputs that count and have tangents."""
-        return [i for i, t in enumerate(tangents) if t is not None and self.counted[i]]
+    def moved(self, tangents: Sequence[jax.Array | None]) -> list[jax.Array | None]:
+        """The tangents of the inputs that are scores which alignments use."""
+        counted = (True, not self.warps, self.affine, False)
+        return [t if counts else None for t, counts in zip(tangents, counted, strict=False)]
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Sequences of four and three elements."""
@@ -92,7 +99,7 @@ class AlignmentOp(ExtensionOp):
 
 
 @extension_op(package="tenferro-ext-tropical", name="align", version=1)
-class Alignment(AlignmentOp):
+class Alignment(OfSemiring, AlignmentOp):
     """The score of the best alignment, or under log_sum_exp of all.
 
     Attributes:
@@ -114,7 +121,7 @@ class Alignment(AlignmentOp):
     has_lengths: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+        OfSemiring.__post_init__(self)
         selects = isinstance(self.algebra, SelectiveSemiring)
         if not selects and (self.with_path or not isinstance(self.algebra, LogSumExp)):
             raise InvalidConfig(
@@ -122,12 +129,7 @@ class Alignment(AlignmentOp):
                 given=f"{self.algebra!r}{' and a path' * self.with_path}",
                 needed="a selective semiring; or log_sum_exp, without a path",
             )
-        super().__post_init__()
-
-    @property
-    def algebra(self) -> Any:
-        """The semiring."""
-        return self.semiring.semiring
+        AlignmentOp.__post_init__(self)
 
     @property
     def output_count(self) -> int:
@@ -144,8 +146,7 @@ class Alignment(AlignmentOp):
 
     def differentiable_form(self) -> ExtensionOp:
         """This op with the path, which the derivative follows."""
-        selects = isinstance(self.algebra, SelectiveSemiring)
-        return dataclasses.replace(self, with_path=selects)
+        return dataclasses.replace(self, with_path=isinstance(self.algebra, SelectiveSemiring))
 
     def linearize(
         self,
@@ -154,27 +155,18 @@ class Alignment(AlignmentOp):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
         """That of the product along the path; under log_sum_exp by counts of the entries."""
-        moved = self.moved(tangents)
-        given: Any = [tangents[i] for i in moved]
-        if not moved:
+        moved = self.moved(tangents)[:3]
+        if not any(t is not None for t in moved):
             return [None] * self.output_count
         if not self.with_path:
             counts = apply(AlignmentCounts.of(self), *primals)
-            parts = (jnp.sum(counts[i] * t) for i, t in zip(moved, given, strict=True))
+            parts = (jnp.sum(x * t) for x, t in zip(counts, moved, strict=True) if t is not None)
             return [functools.reduce(jnp.add, parts)]
-
-        def product(*some: jax.Array) -> jax.Array:
-            entries = list(primals[:3])
-            for i, x in zip(moved, some, strict=True):
-                entries[i] = x
-            return along(self, outputs[1], *entries)
-
-        _, slope = jax.jvp(product, [primals[i] for i in moved], given)
-        return slope, None
+        return tangent_of(functools.partial(along, self, outputs[1]), primals[:3], moved), None
 
 
 @extension_op(package="tenferro-ext-tropical", name="align_counts", version=1)
-class AlignmentCounts(AlignmentOp):
+class AlignmentCounts(OfTemperature, AlignmentOp):
     """How often an alignment uses each score, gap and gap_open, in the mean over all alignments
     with weights exp(score / T): the derivatives of the score under log_sum_exp. 0 if there is none.
 
@@ -193,19 +185,14 @@ class AlignmentCounts(AlignmentOp):
     output_count = 3
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
-        super().__post_init__()
+        OfTemperature.__post_init__(self)
+        AlignmentOp.__post_init__(self)
 
     @classmethod
     def of(cls, op: Alignment) -> AlignmentCounts:
         """For the score of an alignment."""
-        names = ("warps", "affine", "local", "band", "has_lengths")
-        return cls(op.algebra.temperature, **{name: getattr(op, name) for name in names})
-
-    @property
-    def algebra(self) -> LogSumExp:
-        """The semiring."""
-        return LogSumExp(self.temperature)
+        kind = op.warps, op.affine, op.local, op.band, op.has_lengths
+        return cls(op.algebra.temperature, *kind)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         self.checked(inputs)
@@ -225,18 +212,9 @@ class AlignmentCounts(AlignmentOp):
     ) -> Sequence[jax.Array | None]:
         """That of the recurrence over anti-diagonals."""
         moved = self.moved(tangents)
-
-        def counts(*some: jax.Array) -> Any:
-            entries = list(primals)
-            for i, x in zip(moved, some, strict=True):
-                entries[i] = x
-            return self.lower_to_standard_ops(*entries)
-
-        given: Any = [tangents[i] for i in moved]
-        if not moved:
+        if not any(t is not None for t in moved):
             return [None] * 3
-        _, slopes = jax.jvp(counts, [primals[i] for i in moved], given)
-        return [t if counted else None for t, counted in zip(slopes, self.counted, strict=False)]
+        return self.moved(tangent_of(self.lower_to_standard_ops, primals, moved))
 
 
 # --- the recurrence over anti-diagonals -----------------------------------------------------------
@@ -253,13 +231,10 @@ State = tuple[Values, jax.Array, jax.Array]
 
 def _plus(semiring: Any, *candidates: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The semiring's plus, NaN if one is NaN; and the number of the first candidate with it."""
-    value, number = candidates[0], jnp.zeros(candidates[0].shape, jnp.uint8)
     if isinstance(semiring, LogSumExp):
-        return _log_sum_exp(semiring.temperature, candidates), number
-    for n, other in enumerate(candidates[1:], 1):
-        takes = semiring.better(other, value) | ((other != other) & (value == value))
-        value, number = jnp.where(takes, other, value), jnp.where(takes, jnp.uint8(n), number)
-    return value, number
+        value = _log_sum_exp(semiring.temperature, candidates)
+        return value, jnp.zeros(value.shape, jnp.uint8)
+    return one_by_one(semiring, candidates, jnp.uint8)
 
 
 def _into_gaps(
@@ -303,21 +278,14 @@ def _pairs(scores: jax.Array, zero: jax.Array) -> jax.Array:
     m + 1), from step 1 on.
     """
     m, n = scores.shape
-    padded = _padded(scores[::-1], (0, 0), (m - 1, m - 1), zero)
-    return _padded(diagonals(padded, m + n - 1)[::-1].T, (1, 0), (1, 0), zero)
-
-
-def _padded(
-    x: jax.Array, rows: tuple[int, int], columns: tuple[int, int], z: jax.Array
-) -> jax.Array:
-    return lax.pad(x, z, ((*rows, 0), (*columns, 0)))
+    padded = lax.pad(scores[::-1], zero, [(0, 0, 0), (m - 1, m - 1, 0)])
+    return lax.pad(diagonals(padded, m + n - 1)[::-1].T, zero, [(1, 0, 0)] * 2)
 
 
 def diagonals(x: jax.Array, width: int) -> jax.Array:
     """x[r, r + k] at [r, k], for k below the width: without a gather, whose transpose is slow."""
     rows, columns = x.shape
-    flat = jnp.pad(x.reshape(-1), (0, rows))
-    return flat.reshape(rows, columns + 1)[:, :width]
+    return jnp.pad(x.reshape(-1), (0, rows)).reshape(rows, columns + 1)[:, :width]
 
 
 def folded(
@@ -467,10 +435,9 @@ MOST_ELEMENTS = 1 << 29
 
 
 def _attributes(op: Any) -> dict[str, Any]:
-    is_log = isinstance(op.algebra, LogSumExp)
     return {
         "algebra": np.int64(op.algebra.native_number),
-        "temperature": np.float64(op.algebra.temperature if is_log else 1.0),
+        "temperature": np.float64(getattr(op.algebra, "temperature", 1.0)),
         "rules": np.int64(op.warps + 2 * op.affine + 4 * op.local),
         "band": np.int64(op.band),
     }
@@ -478,30 +445,24 @@ def _attributes(op: Any) -> dict[str, Any]:
 
 def _declines(op: Any, *metas: TensorMeta) -> str:
     """Why XLA computes an alignment, or "" if the library does."""
-    scores = metas[0]
-    if scores.dtype.name not in ("float32", "float64"):
-        return "it computes in float32 and float64"
-    if max(*scores.shape, op.band) > MOST_ELEMENTS:
-        return f"a sequence has more than {MOST_ELEMENTS} elements"
-    if not isinstance(op.algebra, LogSumExp) and op.algebra not in (max_plus, min_plus):
-        return "it has max_plus, min_plus and log_sum_exp"
-    return native().problem
+    problem = unserved(metas, metas[0].dtype, ("float32", "float64"))
+    if not problem and max(*metas[0].shape, op.band) > MOST_ELEMENTS:
+        problem = f"a sequence has more than {MOST_ELEMENTS} elements"
+    if op.algebra not in (max_plus, min_plus) and not isinstance(op.algebra, LogSumExp):
+        problem = "it has max_plus, min_plus and log_sum_exp"
+    return problem or native().problem
 
 
 def _run(op: Any, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
-    outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
-    target = jax.ffi.ffi_call(ALIGN, outs, vmap_method="broadcast_all")
-    return tuple(target(*arrays, instructions="", **_attributes(op)))
+    outs, attributes = outputs_of(op, arrays), _attributes(op)
+    return in_program("align", outs, arrays, "broadcast_all", instructions="", **attributes)
 
 
 def _eager(op: Any, *arrays: np.ndarray) -> list[np.ndarray]:
-    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
-    outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
-    given = [np.ascontiguousarray(x) for x in arrays]
+    given, outs = on_host(outputs_of(op, arrays), arrays)
     at = [x.item() for x in _attributes(op).values()]
     inputs = [*given, *[None] * (4 - len(given))]
-    now(ALIGN, TYPES[given[0].dtype.name], *at, *given[0].shape, inputs, outs, len(outs))
+    now("align", TYPES[given[0].dtype.name], *at, *given[0].shape, inputs, outs, len(outs))
     return outs
 
 

@@ -21,13 +21,29 @@ from tenferro_jax.extension import (
     require_equal,
 )
 
-from ..algebra.semiring import SelectiveSemiring, SemiringKey
-from ..algebra.shipped import LogSumExp, or_and
-from ..network.question import TYPES, are_numbers
-from ..step.einsum_op import one_dtype
-from ..step.native.library import CHAIN, native, now
-from .chain_lists import listed
-from .chain_recurrence import Values, along, best, drawn, each_column, each_state, length_of, sums
+from ..algebra.semiring import OfSemiring, SelectiveSemiring, SemiringKey
+from ..algebra.shipped import LogSumExp
+from ..step.einsum_op import one_dtype, tangent_of
+from ..step.layout import are_numbers
+from ..step.native.library import (
+    TYPES,
+    in_program,
+    native,
+    now,
+    on_host,
+    outputs_of,
+    unserved,
+)
+from .chain_recurrence import (
+    Values,
+    along,
+    best,
+    drawn,
+    each_column,
+    each_state,
+    listed,
+    sums,
+)
 
 
 class ChainOp(ExtensionOp):
@@ -81,8 +97,11 @@ class ChainOp(ExtensionOp):
         floats, uniforms = [*inputs[:3], *others[numbers:]], others[numbers:]
         one_dtype(where, self.algebra, [m.dtype for m in floats])
         if any(m.dtype != np.int32 for m in others[:numbers]):
-            given = ", ".join(map(str, others))
-            raise DTypeError(where=where, given=given, needed="a length and columns of int32")
+            raise DTypeError(
+                where=where,
+                given=", ".join(map(str, others)),
+                needed="a length and columns of int32",
+            )
         (states,) = initial.shape if len(initial.shape) == 1 else (0,)
         if (
             tuple(len(m.shape) for m in inputs) != self.ranks
@@ -126,7 +145,7 @@ class ChainOp(ExtensionOp):
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain", version=1)
-class ChainScore(ChainOp):
+class ChainScore(OfSemiring, ChainOp):
     """The score of the best sequence, of the k best, or under log_sum_exp of all.
 
     Attributes:
@@ -152,8 +171,8 @@ class ChainScore(ChainOp):
     curved: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
-        super().__post_init__()
+        OfSemiring.__post_init__(self)
+        ChainOp.__post_init__(self)
         is_log = isinstance(self.algebra, LogSumExp)
         if is_log and self.algebra.temperature != 1:
             raise InvalidConfig(
@@ -162,19 +181,17 @@ class ChainScore(ChainOp):
                 needed="temperature 1",
                 fix="Divide the scores by it, and multiply the result.",
             )
-        most = 0 if is_log else 2**31 - 1
         selects = isinstance(self.algebra, SelectiveSemiring)
-        if not (is_log or selects) or type(self.k) is not int or not 0 <= self.k <= most:
+        if (
+            not (is_log or selects)
+            or type(self.k) is not int
+            or not 0 <= self.k < (1 if is_log else 2**31)
+        ):
             raise InvalidConfig(
                 where=f"{self.family_id}, payload",
                 given=repr(self),
                 needed="a selective semiring and k from 0, or log_sum_exp and k = 0",
             )
-
-    @property
-    def algebra(self) -> Any:
-        """The semiring."""
-        return self.semiring.semiring
 
     @property
     def output_count(self) -> int:
@@ -199,8 +216,8 @@ class ChainScore(ChainOp):
         length = jnp.where(inputs[3] > whole, 0, inputs[3]) if self.has_length else whole
         op = dataclasses.replace(self, has_length=True)
         outs = op.in_steps(inputs[0], moves, seen, length, *inputs[3 + self.has_length :])
-        metas = self.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in inputs])
-        return [x[tuple(map(slice, m.shape))] for x, m in zip(outs, metas, strict=True)]
+        pairs = zip(outs, outputs_of(self, inputs), strict=True)
+        return [x[tuple(map(slice, m.shape))] for x, m in pairs]
 
     def in_steps(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         """The outputs by scans over times."""
@@ -212,16 +229,12 @@ class ChainScore(ChainOp):
             return outs
         if isinstance(self.algebra, LogSumExp):
             return sums(self, *inputs)
-        if self.k:
-            length = length_of(self, inputs[2], inputs[3:])
-            return listed(self.k, self.band, self.algebra, length, *inputs[:3])
-        return best(self, *inputs)[: self.output_count]
+        return listed(self, *inputs) if self.k else best(self, *inputs)[: self.output_count]
 
     def differentiable_form(self) -> ExtensionOp:
         """With the details, by which the score is differentiated; details by a program's jvp."""
         is_log = isinstance(self.algebra, LogSumExp)
-        form = dataclasses.replace(self, detailed=True, curved=self.detailed and is_log)
-        return self if form == self else form
+        return dataclasses.replace(self, detailed=True, curved=self.detailed and is_log)
 
     def linearize(
         self,
@@ -230,25 +243,14 @@ class ChainScore(ChainOp):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
         """That of the product along each sequence; under log_sum_exp by the expected uses."""
-        moved = [i for i, t in enumerate(tangents[:3]) if t is not None]
-        given: Any = [tangents[i] for i in moved]
-        if not moved:
-            return [None] * self.output_count
-
-        def entries(some: Sequence[jax.Array]) -> list[jax.Array]:
-            new = dict(zip(moved, some, strict=True))
-            return [new.get(i, x) for i, x in enumerate(primals)]
-
-        old = [primals[i] for i in moved]
+        moved = [*tangents[:3], *[None] * (len(primals) - 3)]
         if isinstance(self.algebra, SelectiveSemiring):
-            _, slope = jax.jvp(lambda *xs: along(self, outputs[1], *entries(xs)), old, given)
-            return slope, None
-        parts = (jnp.sum(outputs[1 + i] * t) for i, t in zip(moved, given, strict=True))
+            return tangent_of(functools.partial(along, self, outputs[1]), primals, moved), None
+        parts = (jnp.sum(x * t) for x, t in zip(outputs[1:], moved, strict=False) if t is not None)
         score = functools.reduce(jnp.add, parts)
         if not self.curved:
             return score, None, None, None
-        _, bends = jax.jvp(lambda *xs: tuple(self.in_steps(*entries(xs))[1:]), old, given)
-        return score, *bends
+        return score, *tangent_of(lambda *xs: tuple(self.in_steps(*xs)[1:]), primals, moved)
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_samples", version=1)
@@ -281,17 +283,13 @@ class ChainSamples(ChainOp):
 
 def _declines(op: ChainOp, *metas: TensorMeta) -> str:
     """Why XLA computes a chain, or "" if the library does."""
-    if not are_numbers(metas):
-        return "sizes are symbolic"
-    if metas[0].dtype.name not in ("float32", "float64"):
-        return "it computes in float32 and float64"
-    if (
+    problem = unserved(metas, metas[0].dtype, ("float32", "float64"))
+    if not problem and (
         op.algebra.native_number is None
-        or op.algebra == or_and
         or op.k * metas[0].shape[0] >= 2**32  # a state and its place in a list are one number
     ):
         return "it has max_plus, min_plus, max_mul, min_max and log_sum_exp, k S below 2**32"
-    return native().problem
+    return problem or native().problem
 
 
 MEMORY = 2**24
@@ -301,25 +299,21 @@ faster too where memory is new: the system clears it.
 
 
 def _run(op: ChainOp, *arrays: jax.Array) -> Values:
-    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
-    outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
     fields = {x: getattr(op, x) for x in ("band", "asks", "k", "has_length", "has_columns")}
-    numbers = {"algebra": op.algebra.native_number, "memory": MEMORY, **fields}
-    target = jax.ffi.ffi_call(CHAIN, outs, vmap_method="expand_dims")
-    return tuple(target(*arrays, instructions="", **jax.tree.map(np.int64, numbers)))
+    fields |= {"algebra": op.algebra.native_number, "memory": MEMORY}
+    outs, numbers = outputs_of(op, arrays), jax.tree.map(np.int64, fields)
+    return in_program("chain", outs, arrays, "expand_dims", instructions="", **numbers)
 
 
 def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
-    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
-    outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
-    given = iter([np.ascontiguousarray(x) for x in arrays])
+    given, outs = on_host(outputs_of(op, arrays), arrays)
     wanted = (True, True, True, op.has_length, op.has_columns, op.asks == 2)
-    inputs = [next(given) if there else None for there in wanted]
+    inputs = [given.pop(0) if there else None for there in wanted]
     (count, emitted), steps = arrays[2].shape, arrays[1].shape[0]
     samples = outs[0].shape[0] if op.asks == 2 else 0
     numbers = TYPES[arrays[0].dtype.name], op.algebra.native_number, op.band, op.asks, op.k
     sizes = MEMORY, arrays[0].shape[0], count, steps, emitted, samples
-    now(CHAIN, *numbers, *sizes, inputs, outs)
+    now("chain", *numbers, *sizes, inputs, outs)
     return outs
 
 

@@ -1,4 +1,6 @@
-"""The recurrence of chains over times: best sequences, sums over all with derivatives, samples."""
+"""The recurrence of chains over times: best sequences, one or k, sums over all with derivatives,
+samples.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from jax import lax
 
 from tenferro_jax.einsum.spread import State
 
+from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import LogSumExp
 from ..step.kernels.selection import together
 from .alignment_op import diagonals, folded
@@ -82,9 +85,10 @@ def _leaving(op: Op, arriving: jax.Array) -> jax.Array:
 
 
 def _column(
-    op: Op, message: jax.Array, column: jax.Array, state: jax.Array
+    op: Op, message: jax.Array, transition: jax.Array, t: jax.Array, state: jax.Array
 ) -> tuple[jax.Array, jax.Array | int]:
     """The candidates that lead to one state, and the number of the first state among them."""
+    column = transition[0 if transition.shape[0] == 1 else t - 1][:, state]
     if not op.band:
         return op.algebra.times(message, column), 0
     known = lax.dynamic_slice(_padded(op, message), (state,), (op.band,))
@@ -195,8 +199,7 @@ def _walked(
 
 def _first(found: jax.Array) -> jax.Array:
     """The number of the first True, else of the last entry: XLA's argmax is slow on CPU."""
-    number = jnp.arange(len(found), dtype=jnp.int32)
-    return jnp.min(jnp.where(found, number, len(found) - 1))
+    return jnp.min(jnp.where(found, jnp.arange(len(found), dtype=jnp.int32), len(found) - 1))
 
 
 def best(
@@ -205,20 +208,17 @@ def best(
     """The score and the states of the best sequence."""
     count = transition.shape[1]
     winners = isinstance(count, int) and count <= WINNERS
-    inputs = initial, transition, emission, *others
-    score, kept, last = messages_of(op, *inputs, winners=winners)
+    score, kept, last = messages_of(op, initial, transition, emission, *others, winners=winners)
     transition = _ordered(op, transition)
 
     def choose(candidates: jax.Array) -> jax.Array:
-        best = op.algebra.best(candidates, 0)
-        return _first((candidates == best) | (candidates != candidates))
+        return _first((candidates == op.algebra.best(candidates, 0)) | (candidates != candidates))
 
     def find(t: jax.Array, state: jax.Array, entry: jax.Array) -> jax.Array:
         if winners:
             found = lax.dynamic_index_in_dim(entry, state, keepdims=False)
             return jnp.maximum(state - (op.band - 1) + found, 0) if op.band else found
-        matrix = transition[0 if transition.shape[0] == 1 else t - 1]
-        candidates, first = _column(op, entry, matrix[:, state], state)
+        candidates, first = _column(op, entry, transition, t, state)
         return jnp.maximum(first + choose(candidates), 0)
 
     end = together(op.algebra, last, 0)[1] if winners else choose(last)
@@ -236,16 +236,14 @@ def drawn(
     def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
         weights = jnp.exp(candidates - _shift(candidates))
         sums = jnp.cumsum(weights)
-        number = jnp.arange(len(weights), dtype=jnp.int32)
-        greatest = jnp.max(jnp.where(weights > 0, number, 0))
+        greatest = jnp.max(jnp.where(weights > 0, jnp.arange(len(weights), dtype=jnp.int32), 0))
         return jnp.minimum(_first(sums > uniform * sums[-1]), greatest)
 
     length, transition = length_of(op, emission, others), _ordered(op, transition)
 
     def find(t: jax.Array, state: jax.Array, entry: Values) -> jax.Array:
         message, uniform = entry
-        matrix = transition[0 if transition.shape[0] == 1 else t - 1]
-        candidates, first = _column(op, message, matrix[:, state], state)
+        candidates, first = _column(op, message, transition, t, state)
         return jnp.maximum(first + choose(candidates, uniform), 0)
 
     def walk(uniforms: jax.Array) -> jax.Array:
@@ -431,3 +429,92 @@ def along(op: Op, states: jax.Array, *inputs: jax.Array) -> jax.Array:
         return lax.scan(lambda product, x: (op.algebra.times(product, x), None), start, entries)[0]
     rows = entries.reshape(-1, entries.shape[-1])
     return jax.vmap(lambda row: folded(op.algebra.times, row, one))(rows).reshape(states.shape[:-1])
+
+
+# --- the k best sequences -------------------------------------------------------------------------
+#
+# Each state has a sorted list of its k best beginnings (Seshadri and Sundberg, 1994).
+
+
+def _heads(
+    count: int, semiring: SelectiveSemiring, lists: jax.Array, weights: jax.Array, band: int = 0
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The best products of entries of sorted lists (S, k) with weights (S, N), in order. With a
+    band of K list i counts for column j from i to i + K - 1.
+
+    Returns:
+      (values, rows, ranks) of shape (count, N).
+    """
+    zero = jnp.asarray(semiring.zero(lists.dtype))
+    rows = jnp.arange(len(lists), dtype=jnp.int32)[:, None]
+    columns = jnp.arange(weights.shape[1], dtype=jnp.int32)
+    lists = jnp.append(lists, jnp.full((len(lists), 1), zero), axis=1)
+
+    def head(x: jax.Array, y: jax.Array, apart: jax.Array) -> jax.Array:
+        """A list may have ended, or a state be impossible, or outside the band."""
+        outside = (apart < 0) | (apart >= band) if band else False
+        return jnp.where((x == zero) | outside, zero, semiring.times(x, y))
+
+    def next_one(
+        state: tuple[jax.Array, jax.Array], _: None
+    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+        heads, places = state
+        value = semiring.best(heads, 0)
+        first = (heads == value[None]) | (heads != heads)
+        row = jnp.min(jnp.where(first, rows, len(lists) - 1), 0)  # XLA's argmax is slow on CPU
+        rank = places[row, columns]
+        after = jnp.minimum(rank + 1, lists.shape[1] - 1)
+        new = head(lists[row, after], weights[row, columns], columns - row)
+        taken = rows == row[None]
+        heads = jnp.where(taken, new[None], heads)
+        return (heads, jnp.where(taken, after[None], places)), (value, row, rank)
+
+    heads = head(jnp.broadcast_to(lists[:, :1], weights.shape), weights, columns[None] - rows)
+    _, found = lax.scan(next_one, (heads, jnp.zeros(weights.shape, jnp.int32)), length=count)
+    return found
+
+
+def _dense(band: int, transition: jax.Array) -> jax.Array:
+    """The transition between all pairs of states; entries outside the band are not used."""
+    if not band:
+        return transition
+    states = transition.shape[-1]
+    row, column = (lax.broadcasted_iota(jnp.int32, (states, states), axis) for axis in (0, 1))
+    return transition[:, jnp.clip(column - row, 0, band - 1), column]
+
+
+def listed(
+    op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The scores and the states of the k best sequences, as `ChainScore` has them."""
+    count, semiring, length = op.k, op.algebra, length_of(op, emission, others)
+    matrices, total = _dense(op.band, transition), emission.shape[0]
+    zero, one = (jnp.asarray(f(emission.dtype)) for f in (semiring.zero, semiring.one))
+    stay = [lax.broadcasted_iota(jnp.int32, (count, len(initial)), axis) for axis in (1, 0)]
+
+    def forward(lists: jax.Array, given: State) -> tuple[jax.Array, State]:
+        t, seen, own = given
+        matrix = matrices[0] if own is None else own
+        values, *before = _heads(count, semiring, lists, matrix, op.band)
+        new = semiring.times(values.T, jnp.broadcast_to(seen[:, None], lists.shape))
+        if not isinstance(length, int):
+            pairs = zip((new, *before), (lists, *stay), strict=True)
+            new, *before = (jnp.where(t < length, x, y) for x, y in pairs)
+        return new, tuple(before)
+
+    first = semiring.times(initial, emission[0])[:, None]
+    lists = jnp.append(first, jnp.full((len(initial), count - 1), zero), axis=1)
+    times = 1 + jnp.arange(total - 1, dtype=jnp.int32)
+    own = None if transition.shape[0] == 1 else matrices
+    lists, before = lax.scan(forward, lists, (times, emission[1:], own))
+    values, states, ranks = _heads(count, semiring, lists, jnp.full((len(initial), 1), one))
+
+    def back(state: State, winners: State) -> State:
+        rows, places = (x[state[1], state[0]] for x in winners)
+        return (rows, places), rows
+
+    _, earlier = lax.scan(back, (states[:, 0], ranks[:, 0]), tuple(x[::-1] for x in before))
+    found = jnp.append(earlier[::-1], states.T, axis=0).T
+    score = jnp.where((length >= 1) & (length <= total), values[:, 0], zero)
+    there = (score != zero)[:, None] & (jnp.arange(total, dtype=jnp.int32) < length)[None]
+    return score, jnp.where(there, found, -1)

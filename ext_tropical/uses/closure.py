@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
+import itertools
 from typing import Any
 
 import jax
@@ -83,33 +83,20 @@ def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -
     """
     algebra = as_semiring(semiring)
     a = _square_matrix(a, algebra, "matrix_power")
-    try:
-        left = -1 if isinstance(n, bool) else operator.index(n)
-    except TypeError:
-        left = -1
-    if left < 0:
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 0:
         raise InvalidConfig(
             where="matrix_power, n",
             given=repr(n),
             needed="a non-negative integer",
             fix="Pass the number of factors.",
         )
-    if left == 0:
+    if n == 0:
         one, zero = (filled(f(a.dtype), a.shape) for f in (algebra.one, algebra.zero))
         return jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero)
-    power: Any = None
-    square = a
-    while True:
-        if left & 1:
-            power = (
-                square
-                if power is None
-                else tropical_einsum("...ij,...jk->...ik", power, square, semiring=algebra)
-            )
-        left >>= 1
-        if not left:
-            return power
-        square = tropical_einsum("...ij,...jk->...ik", square, square, semiring=algebra)
+    product = functools.partial(tropical_einsum, "...ij,...jk->...ik", semiring=algebra)
+    bits = bin(n)[:1:-1]
+    squares = itertools.accumulate(bits[1:], lambda x, _: product(x, x), initial=a)
+    return functools.reduce(product, itertools.compress(squares, map(int, bits)))
 
 
 def _square_matrix(
@@ -396,13 +383,11 @@ def _floyd_warshall(
     size = max(-(-count // width), 1) * width
     one, zero = semiring.one(start.dtype), semiring.zero(start.dtype)
     diagonal = jnp.eye(size, dtype=bool)
-    added = jnp.where(diagonal, one, zero).astype(start.dtype)
-    value = added.at[:count, :count].set(start)
+    value = jnp.where(diagonal, one, zero).astype(start.dtype).at[:count, :count].set(start)
     row = lax.broadcasted_iota(jnp.int32, value.shape, 0)
     before = jnp.where((value == zero) | diagonal, -1, row) if tracked else None
-    limit = zero
-    if semiring in _LIMITS and jnp.issubdtype(value.dtype, jnp.floating):
-        limit = _LIMITS[semiring](value.dtype)
+    is_limited = semiring in _LIMITS and jnp.issubdtype(value.dtype, jnp.floating)
+    limit = _LIMITS[semiring](value.dtype) if is_limited else zero
     overflows = (limit != zero) & ~jnp.any(start == limit)
 
     def finite(new: jax.Array) -> jax.Array:
@@ -430,8 +415,7 @@ def _floyd_warshall(
         found = tropical_einsum_with_argmax("ij,jk->ik", left, right[0], semiring=semiring)
         last = jnp.take_along_axis(right[1], jnp.maximum(found.winner, 0), axis=0)
         new = finite(found.value)
-        before = jnp.where(semiring.better(new, old[0]), last, old[1])
-        return semiring.plus(old[0], new), before
+        return semiring.plus(old[0], new), jnp.where(semiring.better(new, old[0]), last, old[1])
 
     def block(i: jax.Array, state: Any) -> Any:
         """Allow the nodes of a block in walks that begin in it, then everywhere.

@@ -93,9 +93,8 @@ def _checked(
             where="ctc_chain, blank", given=repr(blank), needed=f"0 to {scores.shape[-1] - 1}"
         )
     require_numbers("ctc_chain", (*scores.shape[-1:], *text.shape[-1:]), "V and L that are numbers")
-    sizes = scores.shape[-2] if logit_lengths is None else logit_lengths
-    lengths = text.shape[-1] if label_lengths is None else label_lengths
-    frames, counts = narrow(sizes), narrow(lengths)
+    frames = narrow(scores.shape[-2] if logit_lengths is None else logit_lengths)
+    counts = narrow(text.shape[-1] if label_lengths is None else label_lengths)
     return [mapped("ctc_chain", _live, [scores, frames], 2, 0), text, frames, counts]
 
 
@@ -105,8 +104,7 @@ def _live(scores: jax.Array, size: jax.Array) -> jax.Array:
 
 
 def _chain(blank: int, *arrays: jax.Array) -> Chain:
-    run = functools.partial(_parts, blank)
-    *parts, columns = mapped("ctc_chain", run, arrays, 2, 1, 0, 0)
+    *parts, columns = mapped("ctc_chain", functools.partial(_parts, blank), arrays, 2, 1, 0, 0)
     return Chain(*parts, banded=True, columns=columns)
 
 

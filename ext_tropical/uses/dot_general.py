@@ -68,9 +68,11 @@ def dot_general_equation(
     left = [next(symbols) for _ in shapes[0]]
     paired = dict(zip((*others, *others_of_rhs), (left[i] for i in (*contracted, *batch))))
     right = [paired.get(i) or next(symbols) for i in range(len(shapes[1]))]
-    kept = [left[i] for i in batch]
-    kept += [label for i, label in enumerate(left) if i not in (*contracted, *batch)]
-    kept += [label for i, label in enumerate(right) if i not in paired]
+    kept = [
+        *(left[i] for i in batch),
+        *(label for i, label in enumerate(left) if i not in (*contracted, *batch)),
+        *(label for i, label in enumerate(right) if i not in paired),
+    ]
     return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
 
 

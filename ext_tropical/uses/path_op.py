@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,18 @@ from tenferro_jax.extension import (
     require_equal,
 )
 
-from ..algebra.semiring import SelectiveSemiring, SemiringKey, lowest
+from ..algebra.semiring import OfSemiring, SelectiveSemiring, SemiringKey, lowest
 from ..algebra.shipped import min_max, min_plus
-from ..network.question import TYPES, are_numbers
 from ..step.einsum_op import one_dtype
-from ..step.native.library import native, now
+from ..step.native.library import (
+    TYPES,
+    in_program,
+    native,
+    now,
+    on_host,
+    outputs_of,
+    unserved,
+)
 
 INT32 = np.dtype("int32")
 
@@ -46,7 +53,7 @@ def _vectors(where: str, inputs: Sequence[TensorMeta], ranks: Sequence[int], of_
 
 
 @extension_op(package="tenferro-ext-tropical", name="shortest_paths", version=1)
-class PathSearch(ExtensionOp):
+class PathSearch(OfSemiring, ExtensionOp):
     """For each source the values of best paths to all nodes, and the last edge of each, -1 if there
     is none.
 
@@ -63,13 +70,14 @@ class PathSearch(ExtensionOp):
     semiring: SemiringKey
     nodes: int
 
+    call: ClassVar = "shortest_paths"
     input_count = 5
     output_count = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+        super().__post_init__()
         is_size = type(self.nodes) is int and 0 <= self.nodes < 2**31 - 1
-        if self.semiring.semiring not in (min_plus, min_max) or not is_size:
+        if self.algebra not in (min_plus, min_max) or not is_size:
             raise InvalidConfig(
                 where=f"{self.family_id}, payload",
                 given=repr(self),
@@ -80,7 +88,7 @@ class PathSearch(ExtensionOp):
         where = f"extension {self.family_id}"
         _vectors(where, inputs, [1] * 5, "iifii")
         senders, receivers, weights, sources, _ = inputs
-        one_dtype(where, self.semiring.semiring, [weights.dtype])
+        one_dtype(where, self.algebra, [weights.dtype])
         for other in (receivers, weights):
             require_equal(senders.shape[0], other.shape[0])
         shape = sources.shape[0], self.nodes
@@ -103,10 +111,9 @@ class PathSearch(ExtensionOp):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
         """The sum of tangents along each path; under min_max that of the first greatest weight."""
-        senders, (values, last), moved = primals[0], outputs, tangents[2]
-        if moved is None:
-            return None, None
-        if self.semiring.semiring == min_plus:
+        senders, (values, last) = primals[0], outputs
+        moved: Any = tangents[2]
+        if self.algebra == min_plus:
             return *apply(TreeSums(), last, senders, moved), None
         if senders.shape == (0,):
             return jnp.zeros_like(values), None
@@ -140,6 +147,7 @@ class TreeSums(ExtensionOp):
 
     onto: bool = False
 
+    call: ClassVar = "tree_sums"
     input_count = 3
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
@@ -175,9 +183,8 @@ class TreeSums(ExtensionOp):
         inputs: Sequence[jax.Array | LinearInput],
     ) -> Sequence[Any]:
         """The transpose, which is of this family."""
-        trees: Any = inputs[:2]
-        cotangent: Any = cotangents[0]
-        return None, None, *apply(TreeSums(not self.onto), *trees, cotangent)
+        given: Any = (*inputs[:2], cotangents[0])
+        return None, None, *apply(TreeSums(not self.onto), *given)
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
         if self.onto:
@@ -192,11 +199,6 @@ class TreeSums(ExtensionOp):
 
 
 # --- in standard ops: sweeps over all edges until nothing changes ---------------------------------
-
-
-def _least(x: jax.Array, heads: jax.Array, count: int, none: jax.typing.ArrayLike) -> jax.Array:
-    """The least entry of the edges into each node."""
-    return jnp.full(count, none, x.dtype).at[heads].min(x, mode="drop")
 
 
 def _joined(semiring: SelectiveSemiring, values: jax.Array, weights: jax.Array) -> jax.Array:
@@ -218,7 +220,7 @@ def _searched(
     source: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Values and last edges of one source."""
-    semiring: Any = op.semiring.semiring
+    semiring = op.algebra
     count, dtype = op.nodes, given.dtype
     zero, one, least = (jnp.asarray(f(dtype)) for f in (semiring.zero, semiring.one, lowest))
 
@@ -229,15 +231,16 @@ def _searched(
     heads, senders = jnp.where(tails < count, heads, count), jnp.minimum(tails, count - 1)
     wrong, weights = given != given, jnp.where(given != given, zero, given)
     number, most = jnp.arange(len(heads), dtype=INT32), np.int32(2**31 - 1)
-    into = functools.partial(_least, heads=heads, count=count)
+
+    def into(x: jax.Array, none: jax.typing.ArrayLike) -> jax.Array:
+        """The least entry of the edges into each node."""
+        return jnp.full(count, none, x.dtype).at[heads].min(x, mode="drop")
 
     def sweep(state: State) -> State:
         values, turn, _ = state
-        arriving = into(_joined(semiring, values[senders], weights), none=zero)
-        new = jnp.minimum(values, arriving)
+        new = jnp.minimum(values, into(_joined(semiring, values[senders], weights), none=zero))
         # Paths of more edges than there are nodes have a cycle, which makes them better.
-        is_endless = (turn >= count) & (new < values) & (semiring == min_plus)
-        new = jnp.where(is_endless, least, new)
+        new = jnp.where((turn >= count) & (new < values) & (semiring == min_plus), least, new)
         return new, turn + 1, jnp.any(new != values)
 
     begin = jnp.full(count, zero).at[start].set(one, mode="drop")
@@ -250,8 +253,7 @@ def _searched(
         """The nodes that are one edge farther."""
         last, hops, turn, _ = state
         is_next = is_tight & (hops[senders] == turn) & (hops[heads] < 0)
-        nearest = into(jnp.where(is_next, senders, most), none=most)
-        is_next &= senders == nearest[heads]
+        is_next &= senders == into(jnp.where(is_next, senders, most), none=most)[heads]
         first = into(jnp.where(is_next, number, most), none=most)
         found = first < most
         last, hops = jnp.where(found, first, last), jnp.where(found, turn + 1, hops)
@@ -271,8 +273,7 @@ def _searched(
 
     def flood(state: State) -> State:
         marked, _ = state
-        leads = marked[senders] & (wrong | (weights != zero))
-        new = marked | ~into(~leads, none=True)
+        new = marked | ~into(~(marked[senders] & (wrong | (weights != zero))), none=True)
         return new, jnp.any(new != marked)
 
     if not jnp.issubdtype(dtype, jnp.floating):
@@ -340,37 +341,30 @@ def _greatest(senders: jax.Array, last: jax.Array, values: jax.Array) -> jax.Arr
 
 def _declines(op: PathSearch | TreeSums, *metas: TensorMeta) -> str:
     """Why XLA computes the op, or "" if the library does."""
-    if not are_numbers(metas):
-        return "sizes are symbolic"
-    if metas[2].dtype.name not in ("float32", "float64", "int32"):
-        return "it computes in float32, float64 and int32"
-    if max(max(m.shape) for m in metas) >= 2**31 - 1:
+    problem = unserved(metas, metas[2].dtype, ("float32", "float64", "int32"))
+    if not problem and max(max(m.shape) for m in metas) >= 2**31 - 1:
         return "sizes are below 2**31 - 1"
-    return native().problem
+    return problem or native().problem
 
 
 def _numbers(op: PathSearch | TreeSums) -> dict[str, int]:
-    """The attributes of a call, whose target is named as the family."""
+    """The attributes of a call."""
     if isinstance(op, TreeSums):
         return {"onto": int(op.onto)}
-    return {"algebra": op.semiring.semiring.native_number or 0, "nodes": op.nodes}
+    return {"algebra": op.algebra.native_number or 0, "nodes": op.nodes}
 
 
 def _run(op: PathSearch | TreeSums, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
-    outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
-    call = jax.ffi.ffi_call(op.family_id, outs, vmap_method="expand_dims")
-    return tuple(call(*arrays, **jax.tree.map(np.int64, _numbers(op))))
+    numbers = jax.tree.map(np.int64, _numbers(op))
+    return in_program(op.call, outputs_of(op, arrays), arrays, "expand_dims", **numbers)
 
 
 def _eager(op: PathSearch | TreeSums, *arrays: np.ndarray) -> list[np.ndarray]:
-    metas = op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
-    outs = [np.empty(meta.shape, meta.dtype) for meta in metas]
-    given = [np.ascontiguousarray(x) for x in arrays]
+    given, outs = on_host(outputs_of(op, arrays), arrays)
     last, edges, *_ = given
     searches = (len(edges), *(len(x) for x in given[3:]))
     sizes = searches if isinstance(op, PathSearch) else (last.shape[1], len(edges), len(last))
-    now(op.family_id, TYPES[outs[0].dtype.name], *_numbers(op).values(), *sizes, given, outs)
+    now(op.call, TYPES[outs[0].dtype.name], *_numbers(op).values(), *sizes, given, outs)
     return outs
 
 

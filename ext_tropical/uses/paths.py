@@ -1,12 +1,10 @@
-"""Graphs as lists of edges: shortest paths from some nodes, the best of the edges into each node,
-products with vectors.
-"""
+"""Graphs as lists of edges: shortest paths from some nodes, products with vectors."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +26,7 @@ from ..algebra.semiring import SelectiveSemiring, SemiringKey, as_selective, hig
 from ..algebra.shipped import max_plus, min_max, min_plus, or_and
 from ..step.einsum_op import one_dtype
 from .path_op import PathSearch
+from .segments import Segments, best_of, inside
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,7 +171,7 @@ def _nodes(given: ArrayLike, count: int, where: str) -> Any:
                 needed="arrays, which are sorted and checked",
                 fix="Make the graph outside the transform, and pass it as an argument.",
             )
-        return _inside(array, count, -1)
+        return inside(array, count, -1)
     known = np.asarray(array)
     if not isinstance(count, int | np.integer) or not 0 <= count < 2**31 - 1:
         raise InvalidConfig(
@@ -186,12 +185,6 @@ def _nodes(given: ArrayLike, count: int, where: str) -> Any:
             needed=f"nodes from 0 to {count - 1}",
         )
     return array.astype(np.int32)
-
-
-def _inside(numbers: jax.Array, count: int, other: int) -> jax.Array:
-    """Numbers from 0 to count - 1 as int32, and `other` in place of the rest."""
-    wide = numbers if numbers.dtype.itemsize > 2 else numbers.astype(jnp.int32)
-    return jnp.where((wide >= 0) & (wide < count), wide, other).astype(jnp.int32)
 
 
 @jax.tree_util.register_dataclass
@@ -395,14 +388,12 @@ def _found(
     if order.shape[0]:
         given = given.at[order].get(mode="promise_in_bounds", unique_indices=True)
     kind = SemiringKey.of(min_plus if algebra in (min_plus, max_plus) else min_max)
-    op = PathSearch(kind, graph.n)
-    values, last = apply(op, *ends, given, start.reshape(-1), goals)
+    values, last = apply(PathSearch(kind, graph.n), *ends, given, start.reshape(-1), goals)
     if order.shape[0]:
         last = jnp.where(last < 0, -1, order[jnp.maximum(last, 0)])
     if to_goals:
         places = jnp.where(goals < 0, graph.n, goals)
-        none = highest(values.dtype).item()
-        values = values.at[:, places].get(mode="fill", fill_value=none)
+        values = values.at[:, places].get(mode="fill", fill_value=highest(values.dtype).item())
     if algebra == or_and:
         values = values < jnp.inf
     if algebra == max_plus:
@@ -438,94 +429,6 @@ def _negated(x: jax.Array) -> jax.Array:
     return jnp.where(x == low, high, jnp.where(x == high, low, 0 - x))  # no -0
 
 
-class Segments(NamedTuple):
-    """The best entry of each segment.
-
-    Attributes:
-      value: (num_segments,); the semiring's zero if the segment has no entry.
-      winner: int32 (num_segments,), the number of the first entry that has this value; -1 if there
-        is none.
-    """
-
-    value: jax.Array
-    winner: jax.Array
-
-
-def segment_max(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> Segments:
-    """As jax.ops.segment_max, with winners; the gradient goes to the winner alone.
-
-    Args:
-      data: (E,), floats or integers; for more axes `jax.vmap`.
-      segment_ids: integers (E,); entries outside 0..num_segments - 1 are left out.
-      num_segments: how many there are.
-
-    Returns:
-      Segments. The value is NaN, and the winner the first NaN, where a segment has one.
-
-    Raises:
-      ShapeError, DTypeError: arrays that do not fit.
-
-    Cost: two scatters of E entries.
-
-    Example:
-      >>> print(*segment_max(jnp.array([1.0, 4.0, 4.0, 2.0]), jnp.array([0, 1, 1, 0]), 3))
-      [  2.   4. -inf] [ 3  1 -1]
-    """
-    return _segments("segment_max", data, segment_ids, num_segments, max_plus)
-
-
-def segment_min(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> Segments:
-    """As `segment_max`, for the least entries.
-
-    Args:
-      data: (E,), as in `segment_max`.
-      segment_ids: (E,), as in `segment_max`.
-      num_segments: a Python int.
-
-    Example:
-      >>> print(*segment_min(jnp.array([1, 4, 2]), jnp.array([0, 1, 0]), 2))
-      [1 4] [0 1]
-    """
-    return _segments("segment_min", data, segment_ids, num_segments, min_plus)
-
-
-def _segments(
-    where: str, data: ArrayLike, ids: ArrayLike, count: int, semiring: SelectiveSemiring
-) -> Segments:
-    values = jnp.asarray(as_array(data, f"{where}, data"))
-    places = jnp.asarray(as_array(ids, f"{where}, segment_ids"))
-    if not jnp.issubdtype(places.dtype, jnp.integer):
-        raise DTypeError(where=f"{where}, segment_ids", given=places.dtype.name, needed="integers")
-    if values.ndim != 1 or values.shape != places.shape:
-        raise ShapeError(
-            where=where,
-            given=f"data {values.shape}, segment_ids {places.shape}",
-            needed="two arrays (E,)",
-            fix="For more axes use jax.vmap.",
-        )
-    return on_automatic_axes(_best)(values, places, count=count, semiring=semiring)
-
-
-def _best(
-    values: jax.Array, places: jax.Array, count: int, semiring: SelectiveSemiring
-) -> Segments:
-    """The winners by two scatters; values are gathered there, which is their derivative, too."""
-    zero, most = jnp.asarray(semiring.zero(values.dtype)), np.int32(2**31 - 1)
-    if values.shape == (0,):  # with an entry that is left out
-        values, places = jnp.full(1, zero), jnp.full(1, -1)
-    places = _inside(places, count, count)
-    known = jax.lax.stop_gradient(values)
-    cells = jnp.full(count, semiring.identity(values.dtype), values.dtype).at[places]
-    best = (cells.max if semiring.reduction == "max" else cells.min)(known, mode="drop")
-    # NaN is looked for apart, because not every platform's scatter keeps it.
-    number = jnp.arange(len(values), dtype=np.int32)
-    wins = jnp.where(known == jnp.append(best, zero)[places], number, most)
-    rank = jnp.where(known != known, number - most, wins)  # before all others
-    first = jnp.full(count, most).at[places].min(rank, mode="drop")
-    winner = jnp.where(first == most, -1, jnp.where(first < 0, first + most, first))
-    return Segments(jnp.where(winner < 0, zero, values[jnp.maximum(winner, 0)]), winner)
-
-
 def sparse_matvec(
     graph: EdgeGraph,
     weights: ArrayLike,
@@ -551,7 +454,7 @@ def sparse_matvec(
 
     Gradient: that of times at the winners.
 
-    Cost: that of `segment_max`.
+    Cost: two scatters of E entries.
 
     Example:
       Walks of two edges: twice the product.
@@ -576,5 +479,5 @@ def sparse_matvec(
     if vector.shape != (graph.n,):
         raise ShapeError(where=f"{where}, x", given=f"shape {vector.shape}", needed=f"({graph.n},)")
     return on_automatic_axes(
-        lambda w, x, g: _best(algebra.times(x[g.senders], w), g.receivers, g.n, algebra)
+        lambda w, x, g: best_of(algebra.times(x[g.senders], w), g.receivers, g.n, algebra)
     )(given, vector, graph)

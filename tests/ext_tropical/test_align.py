@@ -371,7 +371,7 @@ test_refusals = refusals(
     (DTypeError, "dtype int32 under log", lambda: align(np.int32(TABLE), semiring=log_sum_exp())),
     (DTypeError, "float64 and float32", functools.partial(align, TABLE, gap=np.float32(1))),
     (DTypeError, "a number of int32", functools.partial(align, np.int32(TABLE), gap=0.5)),
-    (DTypeError, "what int32 holds", functools.partial(align, np.int32(TABLE), gap=-(2**40))),
+    (DTypeError, "a number of int32", functools.partial(align, np.int32(TABLE), gap=-(2**40))),
     (
         InvalidConfig,
         "mode: given 'glocal'",

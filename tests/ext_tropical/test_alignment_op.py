@@ -13,7 +13,7 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import align, log_sum_exp
 from ext_tropical.algebra.semiring import SemiringKey
-from ext_tropical.step.native.library import ALIGN, native
+from ext_tropical.step.native.library import native, target
 from ext_tropical.uses.alignment_op import Alignment, AlignmentCounts
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
@@ -112,7 +112,7 @@ def test_batches_and_lengths(semiring, form):
     (route,) = routes(ask, scores, gaps, -1.5, lengths)
     assert (route.kind, route.kernel) == (RouteKind.KERNEL, "native")
     text = jax.jit(ask).lower(scores, gaps, -1.5, lengths).as_text()
-    assert sum("custom_call" in line and ALIGN in line for line in text.splitlines()) == 1
+    assert sum("custom_call" in line and target("align") in line for line in text.splitlines()) == 1
     found = jax.jit(ask)(scores, gaps, -1.5, lengths)
     for i, (table, gap, known) in enumerate(zip(scores, gaps, lengths, strict=True)):
         want = lowered(op, table, gap, np.float64(-1.5), known)

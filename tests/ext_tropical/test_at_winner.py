@@ -12,10 +12,9 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import max_mul, max_plus, tropical_einsum
 from ext_tropical.step import at_winner
-from ext_tropical.step.at_winner import AtWinner
+from ext_tropical.step.at_winner import AtWinner, add_native
 from ext_tropical.step.native import library
 from ext_tropical.step.native.library import native
-from ext_tropical.step.tropical_runtimes import add_native
 from ext_tropical.step.weighted_sum import Place
 from tenferro_jax.errors import InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
@@ -97,7 +96,9 @@ def test_malformed_calls_are_refused_by_the_handler():
             "sizes": np.array([1, 5, 4, 4]),
             "strides": np.array([0, 1, 5]),
         }
-        fn = jax.ffi.ffi_call(library.AT_WINNER, jax.ShapeDtypeStruct(result, jnp.float32))
+        fn = jax.ffi.ffi_call(
+            library.target("at_winner"), jax.ShapeDtypeStruct(result, jnp.float32)
+        )
         run = jax.jit(lambda x, w: fn(x, w, **(attributes | changed)))
         return run(jnp.ones((4, 4), jnp.float32), jnp.zeros(winner, jnp.int32))
 

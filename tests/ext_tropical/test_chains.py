@@ -16,7 +16,7 @@ from scipy import stats
 import tenferro_jax as tj
 from ext_tropical import Chain, log_sum_exp, viterbi
 from ext_tropical.algebra.semiring import SemiringKey
-from ext_tropical.step.native.library import CHAIN, native
+from ext_tropical.step.native.library import native, target
 from ext_tropical.uses import chain_op
 from ext_tropical.uses.chain_op import ChainSamples, ChainScore
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
@@ -607,7 +607,7 @@ def test_which_route_is_taken():
     ask = jax.vmap(lambda *xs: apply(ChainScore("max_plus", detailed=True), *xs))
     (route,) = routes(ask, *arrays)
     text = jax.jit(ask).lower(*arrays).as_text()
-    calls = sum("custom_call" in line and CHAIN in line for line in text.splitlines())
+    calls = sum("custom_call" in line and target("chain") in line for line in text.splitlines())
     assert (route.kind is RouteKind.KERNEL) == (not native().problem) == (calls == 1)
     integers = [np.zeros(x.shape[1:], np.int32) for x in arrays]
     assert (

@@ -30,11 +30,10 @@ from ext_tropical import (
 )
 from ext_tropical.algebra.semiring import SelectiveSemiring, register_semiring
 from ext_tropical.algebra.shipped import max_plus
-from ext_tropical.network.entries import NetworkEntries
 from ext_tropical.network.log_derivatives import NetworkShares
 from ext_tropical.network.many import NetworkSamples
 from ext_tropical.network.value import TropicalNetwork
-from ext_tropical.network.walk import Rows
+from ext_tropical.network.walk import NetworkEntries, Rows
 from ext_tropical.step.at_winner import AtWinner
 from ext_tropical.step.einsum_op import Outputs, TropicalEinsum
 from ext_tropical.step.log_einsum import LogEinsum

@@ -23,10 +23,9 @@ from ext_tropical import (
     or_and,
     tropical_einsum,
 )
-from ext_tropical.step.einsum_op import Outputs
+from ext_tropical.step.einsum_op import Outputs, run_native
 from ext_tropical.step.native import library
 from ext_tropical.step.native.library import Native, native
-from ext_tropical.step.tropical_runtimes import run_native
 from tenferro_jax import routes
 from tenferro_jax.extension.routes import RouteKind
 
@@ -244,7 +243,7 @@ def test_on_a_mesh_it_runs_on_each_device():
     rows = jax.NamedSharding(mesh, jax.P("x"))
     split = jax.device_put(a, rows)
     assert [r.kind for r in routes(f, split, b)] == [RouteKind.KERNEL]
-    assert library.TARGET in jax.jit(f).lower(split, b).compile().as_text()
+    assert library.target("einsum") in jax.jit(f).lower(split, b).compile().as_text()
     mapped = jax.jit(
         jax.shard_map(f, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x"))
     )
@@ -267,7 +266,7 @@ def test_malformed_calls_are_refused_by_the_handler():
             "lhs": np.array([0, 1, 4]),
             "rhs": np.array([0, 4, 1]),
         }
-        fn = jax.ffi.ffi_call(library.TARGET, [jax.ShapeDtypeStruct(result, dtype)])
+        fn = jax.ffi.ffi_call(library.target("einsum"), [jax.ShapeDtypeStruct(result, dtype)])
         return jax.block_until_ready(jax.jit(lambda x: fn(x, x, **(attributes | changed)))(x))
 
     call()

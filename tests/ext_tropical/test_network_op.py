@@ -21,15 +21,14 @@ from ext_tropical import (
     min_plus,
     tropical_einsum,
 )
-from ext_tropical.network.entries import NetworkEntries
 from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.network.many import NetworkBest, NetworkSamples
 from ext_tropical.network.plan_text import plan_in, text_of
 from ext_tropical.network.question import _eager
 from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate
 from ext_tropical.network.value import TropicalNetwork, solved_as_network
-from ext_tropical.network.walk import WORTH_THE_OP, Rows, rows_of
-from ext_tropical.step.native.library import ROWS, native
+from ext_tropical.network.walk import WORTH_THE_OP, NetworkEntries, Rows, rows_of
+from ext_tropical.step.native.library import native, target
 from tenferro_jax import plan_einsum
 from tenferro_jax.conformance import check
 from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError
@@ -309,7 +308,7 @@ def test_labels_under_jit_are_one_call_of_the_library():
 def test_malformed_calls_are_refused_by_the_handler():
     for shapes in ([(3,), (3,)], [(3,), (4,)], [(2,), (4,)]):
         outs = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
-        call = jax.jit(jax.ffi.ffi_call(ROWS, outs))
+        call = jax.jit(jax.ffi.ffi_call(target("rows"), outs))
         labels = jnp.arange(6, dtype=jnp.int32)
         if shapes == [(3,), (3,)]:
             np.testing.assert_array_equal(np.stack(call(labels)), labels.reshape(2, 3))

@@ -21,9 +21,8 @@ from ext_tropical import (
     or_and,
     tropical_einsum,
 )
-from ext_tropical.step.einsum_op import Outputs
+from ext_tropical.step.einsum_op import Outputs, run_gpu
 from ext_tropical.step.kernels import mosaic, selection
-from ext_tropical.step.tropical_runtimes import run_gpu
 from tenferro_jax import routes
 from tenferro_jax.extension.routes import RouteKind
 

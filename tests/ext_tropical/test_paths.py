@@ -26,11 +26,10 @@ from ext_tropical.step.native.library import native
 from ext_tropical.uses.path_op import PathSearch, TreeSums
 from ext_tropical.uses.paths import (
     EdgeGraph,
-    segment_max,
-    segment_min,
     shortest_paths,
     sparse_matvec,
 )
+from ext_tropical.uses.segments import segment_max, segment_min
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes

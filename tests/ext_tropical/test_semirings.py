@@ -245,7 +245,7 @@ test_refusals = refusals(
     *(
         (
             InvalidConfig,
-            "a dataclass that derives from SelectiveSemiring",
+            "dataclass that derives from SelectiveSemiring",
             functools.partial(register_semiring, given),
         )
         for given in (int, 3, max_plus, SelectiveSemiring)

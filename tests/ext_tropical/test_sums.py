@@ -508,7 +508,7 @@ test_refusals = refusals(
     ),
     (
         ShapeError,
-        "label 'z' of size 3; needed the 2 components of ways",
+        "sum_einsum.*given dimensions 3 and 2; needed equal",
         lambda: jax.eval_shape(
             lambda x: tj.extension.apply(SumEinsum(Ways(), "zij->zi"), x), np.ones((3, 3, 3))
         ),

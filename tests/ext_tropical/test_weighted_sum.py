@@ -222,7 +222,7 @@ test_refusals = refusals(
     *(
         (InvalidConfig, text, functools.partial(WeightedSum, *payload))
         for payload, text in (
-            ((max_plus, "ij->i", (RHS,)), "field places: .*one operand"),
+            ((max_plus, "ij->i", (RHS,)), "field places: .*of 1 operand"),
             ((max_plus, "ij->i", (), OUT, "l"), "field partial"),
             ((max_plus, "ij,jk->ik", (), OUT, "x"), "field partial"),
             ((max_plus, "ij,jk->ik", ("lhs",)), "field places"),

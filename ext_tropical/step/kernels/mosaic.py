@@ -177,11 +177,10 @@ def contract(
     batch, _, rows = lhs.shape
     columns = rhs.shape[2]
     tile = tile_for(batch, rows, columns, with_winner=with_winner)
-    operands = (_filled(lhs, tile.rows), _filled(rhs, tile.columns))
+    filled = (_filled(lhs, tile.rows), _filled(rhs, tile.columns))
     # both searches use the same rounded operands; otherwise XLA may compute them twice with
     # different rounding
-    if with_winner:
-        operands = lax.optimization_barrier(operands)
+    operands = lax.optimization_barrier(filled) if with_winner else filled
     found = _searched(semiring, *operands, tile=tile, with_winner=with_winner, interpret=interpret)
     value, *block = (x[:, :rows, :columns] for x in found)
     return (value, *(_resolved(semiring, *operands, block=x) for x in block))

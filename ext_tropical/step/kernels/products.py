@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -129,8 +130,7 @@ class Form(NamedTuple):
             ]
             return total + contract(*cut)
 
-        zero = jnp.zeros_like(jax.eval_shape(contract, *arrays))
-        return lax.fori_loop(0, parts, turn, zero)
+        return lax.fori_loop(0, parts, turn, jnp.zeros_like(jax.eval_shape(contract, *arrays)))
 
     def repaired(
         self,
@@ -163,17 +163,11 @@ class Form(NamedTuple):
                 [(0, grid[c] * tile[c] - extents[c]) if c in tile else (0, 0) for c in place],
                 constant_values=fill,
             )
-            shape: list[int] = []
-            outer, inner = [], []
-            for c in place:
-                if c in grid:
-                    outer.append(len(shape))
-                    shape.append(grid[c])
-                if c != "b":
-                    inner.append(len(shape))
-                    shape.append(tile.get(c, extents[c]))
-            cut = jnp.transpose(padded.reshape(shape), outer + inner)
-            return cut.reshape(-1, *(shape[i] for i in inner))
+            outer = [grid.get(c, 1) for c in place]
+            inner = [1, *(tile.get(c, extents[c]) for c in place[1:])]  # a batch is no tile's
+            shape = itertools.chain(*zip(outer, inner, strict=True))
+            cut = jnp.transpose(padded.reshape([*shape]), [0, 2, 4, 1, 3, 5])
+            return cut.reshape(-1, *inner[1:])
 
         cut = [blocks(bad, "bmn")] + [
             blocks(x, place, -jnp.inf if i < 2 else 0)

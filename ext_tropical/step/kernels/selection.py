@@ -22,17 +22,21 @@ than two loops.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from ...algebra.semiring import SelectiveSemiring
 from ...algebra.shipped import are_finite
+
+T = TypeVar("T")
 
 UNROLLED_ENTRIES = 4
 """Up to this number, contracted entries are taken one by one. XLA makes this one elementwise loop,
@@ -182,13 +186,17 @@ def _reduced(
 def one_by_one(
     semiring: SelectiveSemiring,
     candidates: Sequence[jax.Array],
+    number: DTypeLike = jnp.int32,
 ) -> tuple[jax.Array, jax.Array]:
-    """Value and winner among arrays of candidates, each taken once."""
+    """Value and winner, a number of this type, among arrays of candidates, each taken once."""
     value, *rest = candidates
-    winner = jnp.zeros(value.shape, jnp.int32)
+    winner = jnp.zeros(value.shape, number)
     for t, candidate in enumerate(rest, 1):
         takes = (semiring.better(candidate, value) | (candidate != candidate)) & (value == value)
-        value, winner = jnp.where(takes, candidate, value), jnp.where(takes, jnp.int32(t), winner)
+        value, winner = (
+            jnp.where(takes, candidate, value),
+            jnp.where(takes, jnp.asarray(t, number), winner),
+        )
     return value, winner
 
 
@@ -402,18 +410,25 @@ def _looped(count: int, step: Callable[..., Any], operands: _Operands, start: An
     return lax.fori_loop(0, count, on, (operands, start))[1]
 
 
+def tree(op: Callable[[T, T], T], entries: Sequence[T]) -> T:
+    """op of all entries: as a tree the operations of a level run in parallel, and sums have less
+    rounding than in a sequence.
+    """
+    while len(entries) > 1:
+        pairs, odd = zip(entries[0::2], entries[1::2], strict=False), entries[len(entries) & ~1 :]
+        entries = [*itertools.starmap(op, pairs), *odd]
+    return entries[0]
+
+
 def _values(semiring: SelectiveSemiring, operands: _Operands) -> jax.Array:
     blocks, width = _steps(operands)
 
+    def better(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.where(semiring.better(y, x), y, x)
+
     def step(i: jax.Array, operands: _Operands, value: jax.Array) -> jax.Array:
-        _, best = _candidates(semiring, operands, jnp.asarray(i, jnp.int32) * width, width)
-        while len(best) > 1:  # a tree, so that the operations of a level run in parallel
-            odd = best[len(best) & ~1 :]
-            best = [
-                jnp.where(semiring.better(y, x), y, x)
-                for x, y in zip(best[0::2], best[1::2], strict=False)
-            ] + odd
-        return jnp.where(semiring.better(best[0], value), best[0], value)
+        _, found = _candidates(semiring, operands, jnp.asarray(i, jnp.int32) * width, width)
+        return better(value, tree(better, found))
 
     least = jnp.full(operands.cells, semiring.identity(operands.rows.dtype))
     return _looped(blocks, step, operands, least)

@@ -8,6 +8,7 @@ cells the groups run side by side, because each turn would be short.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import InvalidConfig
 
 from ...algebra.semiring import Semiring, filled, whole_plus, whole_times
+from .selection import tree
 
 Parts: TypeAlias = tuple[jax.Array, ...]
 """Each component of an array of entries."""
@@ -103,8 +105,7 @@ def _summed(semiring: Semiring, sides: Sequence[Parts]) -> Parts:
     groups = -(-count // GROUP_ENTRIES)
     if is_size(groups, 1):
         return _group(semiring, sides, jnp.int32(0), 1)
-    sizes = [batch, count, *own]
-    are_known = all(isinstance(size, int) for size in sizes)
+    are_known = all(isinstance(size, int) for size in (batch, count, *own))
     cells = (batch, *([1] * (2 - len(own))), *own)
     zero = _zero(semiring, sides[0][0].dtype, cells)
     if not are_known or (len(sides) == 2 and groups * batch * own[0] * own[1] > BESIDE_CELLS):
@@ -116,13 +117,11 @@ def _summed(semiring: Semiring, sides: Sequence[Parts]) -> Parts:
         return lax.fori_loop(0, groups, added, zero)
     length = -(-count // groups)
     cut = [_cut(semiring, side, length, groups) for side in sides]
-    if len(sides) == 2:  # groups as batches
-        cut = [
-            tuple(jnp.moveaxis(x, 2, 1).reshape(batch * groups, length, -1) for x in side)
-            for side in cut
-        ]
-    else:  # as columns
-        cut = [tuple(x.reshape(batch, length, -1) for x in side) for side in cut]
+    as_batches = len(sides) == 2  # groups of one side are as columns
+    if as_batches:
+        cut = [tuple(jnp.moveaxis(x, 2, 1) for x in side) for side in cut]
+    lead = (batch * groups if as_batches else batch), length
+    cut = [tuple(x.reshape(*lead, -1) for x in side) for side in cut]
     found = _group(semiring, cut, jnp.int32(0), 1)
     parts = tuple(x.reshape(batch, groups, *cells[1:]) for x in found)
 
@@ -155,8 +154,7 @@ def _group(semiring: Semiring, sides: Sequence[Parts], number: jax.Array, groups
         block = tuple(jnp.take(x, at, axis=1, mode="clip") for x in side)
         if is_whole:
             return block
-        zeros = _zero(semiring, side[0].dtype, (1, 1, 1))
-        pairs = zip(block, zeros, strict=True)
+        pairs = zip(block, _zero(semiring, side[0].dtype, (1, 1, 1)), strict=True)
         return tuple(jnp.where((inner <= last)[:, None], x, zero) for x, zero in pairs)
 
     def turn(i: jax.Array, total: Parts) -> Parts:
@@ -172,17 +170,13 @@ def _group(semiring: Semiring, sides: Sequence[Parts], number: jax.Array, groups
 
 def _tree(semiring: Semiring, sides: Sequence[Parts], width: int) -> Parts:
     """The sum of the candidates of a block."""
-    sums = []
+    terms = []
     for t in range(width):
         entries = [tuple(x[:, t, None] for x in side) for side in sides]
         if len(sides) == 2:
             entries[0] = tuple(jnp.swapaxes(x, 1, 2) for x in entries[0])
-        sums.append(_product(semiring, entries))
-    while len(sums) > 1:
-        odd = sums[len(sums) & ~1 :]
-        pairs = zip(sums[0::2], sums[1::2], strict=False)
-        sums = [_applied(semiring, semiring.plus, x, y) for x, y in pairs] + odd
-    return sums[0]
+        terms.append(_product(semiring, entries))
+    return tree(functools.partial(_applied, semiring, semiring.plus), terms)
 
 
 def _product(semiring: Semiring, entries: Sequence[Parts]) -> Parts:
@@ -200,9 +194,8 @@ def _filled(semiring: Semiring, value: ArrayLike, shape: tuple[int, ...]) -> Par
 
 
 def _parts(semiring: Semiring, x: jax.Array) -> Parts:
-    if not semiring.components:
-        return (x,)
-    return tuple(x[i] for i in range(semiring.components))  # its size may be a symbol
+    # The size of the axis of components may be a symbol.
+    return tuple(x[i] for i in range(semiring.components)) if semiring.components else (x,)
 
 
 def _applied(semiring: Semiring, method: Callable[..., object], *entries: Parts) -> Any:

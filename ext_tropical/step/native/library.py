@@ -11,33 +11,24 @@ from __future__ import annotations
 import ctypes
 import functools
 import pathlib
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from tenferro_jax import TensorMeta
 from tenferro_jax.errors import BackendFailure
+from tenferro_jax.extension import ExtensionOp
+from tenferro_jax.shapes import Shaped
 
-TARGET = "tenferro-ext-tropical.einsum.v1"
-"""The name of the custom call of a step."""
+from ..layout import are_numbers
 
-AT_WINNER = "tenferro-ext-tropical.at_winner.v1"
-"""The name of the custom call that adds cells at their winners."""
+NAMES = ["einsum", "at_winner", "network", "rows", "align", "chain", "shortest_paths", "tree_sums"]
+"""The calls of the library; `target` is the name of each as a custom call."""
 
-NETWORK_TARGET = "tenferro-ext-tropical.network.v1"
-"""The name of the custom call of a network."""
-
-ROWS = "tenferro-ext-tropical.rows.v1"
-"""The name of the custom call that cuts an array into rows."""
-
-ALIGN = "tenferro-ext-tropical.align.v1"
-"""The name of the custom call of alignments."""
-
-CHAIN = "tenferro-ext-tropical.chain.v1"
-"""The name of the custom call of chains."""
-
-PATHS = "tenferro-ext-tropical.shortest_paths.v1", "tenferro-ext-tropical.tree_sums.v1"
-"""The names of the custom calls of shortest paths, and of sums along their trees."""
+TYPES = {"float32": 0, "float64": 1, "int32": 2, "bool": 3}
+"""The dtypes of the library, with their numbers in problem.h."""
 
 FILE = "kernels.shared"
 """The result of the build: a shared library, not a Python module."""
@@ -81,17 +72,55 @@ def native() -> Native:
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
-        for target in (TARGET, AT_WINNER, NETWORK_TARGET, ROWS, ALIGN, CHAIN, *PATHS):
-            handler = getattr(library, f"tropical_{target.split('.')[1]}")
-            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform="cpu")
+        for name in NAMES:
+            handler = jax.ffi.pycapsule(getattr(library, f"tropical_{name}"))
+            jax.ffi.register_ffi_target(target(name), handler, platform="cpu")
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
         return Native((), f"{FILE} cannot be used: {' '.join(str(error).split())}")
     return Native(tuple(instructions), "", library)
 
 
-def now(target: str, *given: float | np.ndarray | list[Any]) -> None:
-    """Make the call of a target outside XLA: with int64 and double numbers, pointers to arrays, and
-    arrays of such pointers.
+def target(name: str) -> str:
+    """What XLA calls a call of the library: the family that it computes first."""
+    return f"tenferro-ext-tropical.{name}.v1"
+
+
+def unserved(metas: Sequence[TensorMeta], dtype: np.dtype, dtypes: Collection[str]) -> str:
+    """Why a call that computes in some dtypes cannot serve these arrays in this one, or ""."""
+    if not are_numbers(metas):
+        return "sizes are symbolic"
+    return "" if dtype.name in dtypes else f"it computes in {', '.join(dtypes)}"
+
+
+def outputs_of(op: ExtensionOp, arrays: Sequence[Shaped]) -> Sequence[TensorMeta]:
+    """Those of an op for these arrays."""
+    return op.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in arrays])
+
+
+def in_program(
+    name: str,
+    outputs: Sequence[TensorMeta],
+    arrays: Sequence[jax.Array],
+    vmap_method: str,
+    **attributes: object,
+) -> tuple[jax.Array, ...]:
+    """Make a call inside a compiled program."""
+    outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in outputs]
+    call = jax.ffi.ffi_call(target(name), outs, vmap_method=vmap_method)
+    return tuple(call(*arrays, **attributes))
+
+
+def on_host(
+    outputs: Sequence[TensorMeta], arrays: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The arrays as `now` takes them, and others for the outputs."""
+    outs = [np.empty(meta.shape, meta.dtype) for meta in outputs]
+    return [np.ascontiguousarray(x) for x in arrays], outs
+
+
+def now(name: str, *given: float | np.ndarray | list[Any]) -> None:
+    """Make a call outside XLA: with int64 and double numbers, pointers to arrays, and arrays of
+    such pointers.
 
     Raises:
       BackendFailure: the library refuses.
@@ -105,10 +134,10 @@ def now(target: str, *given: float | np.ndarray | list[Any]) -> None:
         return ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) else ctypes.c_int64(x)
 
     text = ctypes.create_string_buffer(200)
-    call = getattr(native().library, f"tropical_{target.split('.')[1]}_now")
+    call = getattr(native().library, f"tropical_{name}_now")
     if call(*map(passed, given), text):
         raise BackendFailure(
-            where=f"native kernel {target}",
+            where=f"native kernel {target(name)}",
             given=text.value.decode() or "no memory for what lies between operands and results",
             needed="a payload and arrays that fit it, and room for what lies between",
         )
