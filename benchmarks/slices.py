@@ -25,10 +25,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-import tenferro_jax as tj
 from ext_tropical import plan_tropical_einsum, tropical_einsum
 from ext_tropical.network.tropical_slices import TropicalPlan
-from tenferro_jax.einsum.slices import Memory, slice_lengths
 
 from .measure import header
 
@@ -106,17 +104,11 @@ def overheads(slices: int) -> dict[str, tuple[int, float]]:
     x = np.ones((slices, 8), np.float32)
     plan = plan_tropical_einsum("ni,ni,ni->i", x, x, x, slices=slices)
     best = jax.jit(functools.partial(tropical_einsum, "ni,ni,ni->i", memory_limit=plan.peak))
-    memory = Memory(tj.plan_einsum("ni,ni,ni->i", (x.shape,) * 3), 4, 4)
-    sums = slice_lengths("", memory, None, slices)
-    count = math.prod(n // sums[label] for label, n in memory.plan.sizes)
-    limit = memory.peak(sums)
-    total = jax.jit(functools.partial(tj.einsum, "ni,ni,ni->i", memory_limit=limit))
     few = min(slices, 1000)
     parts = [plan.run(i, x, x, x) for i in range(few)]
     every = [parts[0]._replace(number=i) for i in range(plan.slices)]
     found = {
         "tropical_einsum, memory_limit": (plan.slices, least(lambda: best(x, x, x)) / plan.slices),
-        "tj.einsum, memory_limit": (count, least(lambda: total(x, x, x)) / count),
         "plan.run": (few, least(lambda: [plan.run(i, x, x, x) for i in range(few)]) / few),
         "plan.merge": (plan.slices, least(lambda: plan.merge(every).value, 1) / plan.slices),
     }

@@ -52,7 +52,7 @@ def grad(
       >>> grad(square).to_jax()(jnp.arange(3.0)).tolist()
       [0.0, 2.0, 4.0]
     """
-    require_graph(graph, "grad of a graph")
+    active = _Active(graph, argnums, rules, "grad")
     outputs = graph.output_metas
     if (
         len(outputs) != 1
@@ -65,7 +65,6 @@ def grad(
             needed="one floating output of shape ()",
             fix="Reduce it first, or use vjp.",
         )
-    active = _Active(graph, argnums, rules, "grad")
     specs = graph.input_specs
     for leaf in jax.tree.leaves([specs[i] for i in active.argnums]):
         if not is_inexact(leaf):

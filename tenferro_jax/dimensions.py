@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import jax.export
+import jax
 
 from .errors import InvalidConfig, ShapeError, Unsupported
 from .jax_seam import is_symbolic_dim, max_dim, min_dim, scope_constraints

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import jax
 import jax.ad_checkpoint
-import jax.export
 from jax.experimental import hijax, jet
 from jax.experimental.custom_partitioning import (
     ArrayMapping,

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
-import jax.export
 import numpy as np
 
 from .dimensions import read_dimension

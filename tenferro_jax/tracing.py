@@ -73,17 +73,14 @@ def trace(
         x if hasattr(x, "dtype") and hasattr(x, "shape") else as_operand(x, "trace") for x in leaves
     ]
     inputs = [builder.input(jax.ShapeDtypeStruct(x.shape, x.dtype)) for x in shaped]
-    trees: list[Any] = []
 
-    def flat(*values: jax.Array) -> list[object]:
+    def call(*values: jax.Array) -> PyTree:
         args = list(jax.tree.unflatten(in_tree, values))
         kwargs = args.pop() if keyword_specs else {}
-        outs, tree = jax.tree.flatten(fn(*args, **kwargs))
-        trees.append(tree)
-        return outs
+        return fn(*args, **kwargs)
 
-    outputs = builder.inline(flat, *inputs)
-    return builder.build(outputs, in_tree, trees[-1])
+    outputs, out_tree = jax.tree.flatten(builder.inline(call, *inputs))
+    return builder.build(outputs, in_tree, out_tree)
 
 
 P = ParamSpec("P")
@@ -126,18 +123,13 @@ def lowered(fn: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(fn)
     def written_out(*args: P.args, **kwargs: P.kwargs) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        trees = []
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return fn(*args, **kwargs)  # traced anew in each call
 
-        def flat(*values: jax.Array) -> list[object]:
-            positional, by_name = jax.tree.unflatten(tree, values)
-            outs, out_tree = jax.tree.flatten(fn(*positional, **by_name))
-            trees.append(out_tree)
-            return outs
-
-        closed = jax.make_jaxpr(flat)(*leaves)
+        closed, result = jax.make_jaxpr(call, return_shape=True)(*args, **kwargs)
+        leaves = jax.tree.leaves((args, kwargs))
         values = [x if hasattr(x, "dtype") else jnp.asarray(x) for x in leaves]
-        return jax.tree.unflatten(trees[-1], _Writer().run(closed, values))
+        return jax.tree.unflatten(jax.tree.structure(result), _Writer().run(closed, values))
 
     return written_out
 

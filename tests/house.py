@@ -76,16 +76,16 @@ def figures() -> dict[str, int]:
 
 
 BUDGETS = {
-    "statements in tenferro_jax": 12_321,
+    "statements in tenferro_jax": 12_054,
     "statements in ext_tropical": 6_913,
-    "statements in tests": 16_371,
+    "statements in tests": 16_249,
     "files": 150,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,
     "names at the door of ext_tropical": 26,
     "error classes": 15,
-    "parameters of 1,000 with Any in the annotation": 29,
+    "parameters of 1,000 with Any in the annotation": 30,
     "words in docs, README and benchmarks": 48_000,
     "words in docs/limits.md": 900,
 }

@@ -18,7 +18,7 @@ from ..extension.family import parse_family_id
 from ..extension.registry import (
     ExtensionFactory,
     MissingExtension,
-    is_installed,
+    installed,
     lookup_extension_factory,
     register_extension,
 )
@@ -169,7 +169,7 @@ def _families(own: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[
 def _known(family: str) -> str:
     if lookup_extension_factory(family):
         return "registered"
-    return "installed" if is_installed(family) else "not registered"
+    return "installed" if installed(family) else "not registered"
 
 
 def _page(facts: dict[str, Any]) -> str:

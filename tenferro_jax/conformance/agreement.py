@@ -10,21 +10,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from ..engine.engine import Engine
 from ..errors import ShapeError
 from ..extension.contract import lowered
-from ..extension.primitive import apply, save_families
+from ..extension.primitive import apply
 from ..extension.routes import current_platform
 from ..extension.runtimes import ExtensionRuntimeSet, RouteKind
-from ..graph.graph import Graph
 from ..io.export import export
 from ..io.exported import load_exported
-from ..shapes import PyTree, is_inexact, meta_of, struct
-from .declarations import graph_of, run_host_form, symbolic_graph
+from ..shapes import PyTree, is_inexact, struct
+from .declarations import run_host_form, symbolic_graph
 from .examples import (
     Array,
     Inputs,
@@ -45,9 +42,6 @@ from .subject import Claim, FunctionSubject, in_terms_of
 PURE = "Compute from inputs and payload alone; seed what is random by the payload."
 
 Outputs = tuple[jax.Array, ...]
-Call = Callable[..., Outputs]
-
-IN_PROGRAMS = "Keep to traceable code in lowerings and kernels, and to NumPy in host forms."
 
 
 def value(subject: OpSubject, inputs: Inputs) -> Iterator[str]:
@@ -109,67 +103,6 @@ def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         again = run(where, tuple(np.asfortranarray(x) for x in inputs))
         fix = "Read arrays by index: their memory may lie in any order."
         subject.require_equal(where, again, first, "X8.10", fix)
-        yield
-
-
-def repeated(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Calls the op again after other inputs, and compiled ahead of time with donated inputs; the
-    inputs do not change.
-    """
-    private = tuple(x.copy() for x in inputs)
-    first = subject.call(*private)
-    subject.call(*subject.rows(private, 2)[1])
-    subject.require_equal(
-        "called again after other inputs", subject.call(*private), first, "X4.3", PURE
-    )
-    yield
-    free = list(map(meta_of, first))
-    donated = []
-    for i, meta in enumerate(map(meta_of, inputs)):
-        if meta in free:  # JAX warns of a donated input whose memory no output can reuse
-            free.remove(meta)
-            donated.append(i)
-    with breaking("X13.3", "ahead of time", SAME):
-        jitted = jax.jit(lambda *xs: subject.call(*xs), donate_argnums=donated)
-        again = jitted.lower(*private).compile()(*map(jnp.array, private))
-    subject.require_equal("ahead of time, inputs donated", again, first, "X13.3", SAME)
-    yield
-    if any(a.tobytes() != b.tobytes() for a, b in zip(private, inputs, strict=True)):
-        raise Broken(
-            "X8.7", "a call wrote into its inputs", "Do not write into an input; make a new array."
-        )
-    yield
-
-
-def engine(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Compiles the graph in an Engine, with symbolic sizes bound to those of the example and to
-    others; of a function that takes no symbols at the sizes of the example.
-    """
-    try:
-        graph = symbolic_graph(subject, inputs)
-    except NotApplicable:
-        graph = graph_of(subject, list(map(meta_of, inputs)))
-    run = functools.partial(Engine().eval, graph)
-    yield from _at_sizes(subject, inputs, "Engine", run, ("X8.9", "X8.10"), graph)
-
-
-def _at_sizes(
-    subject: OpSubject,
-    inputs: Inputs,
-    where: str,
-    run: Callable[..., PyTree],
-    clauses: tuple[str, str],
-    graph: Graph,
-) -> Iterator[None]:
-    """Compares at the sizes of the example, and at others if the graph has symbols; the clauses are
-    those of an exception and of a wrong value.
-    """
-    others = subject.accepted(of_other_sizes(inputs, (2, 1)))[:1] if graph.is_symbolic else []
-    for made in [inputs, *others]:
-        what = f"{where} at {listed(made)}"
-        with breaking(clauses[0], what, "See the error."):
-            got = run(*made)
-        subject.require_equal(what, got, subject.expected(made), clauses[1], SAME)
         yield
 
 
@@ -243,8 +176,12 @@ def exported_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
             by_jax = functools.partial(jax.export.export, platforms=("cpu",))
             subject.require_plain("export this with symbolic sizes", by_jax, structs)
         raise
-    where = "exported with symbolic sizes,"
-    yield from _at_sizes(subject, inputs, where, program.call, ("X13.7", "X13.7"), graph)
+    for made in [inputs, *subject.accepted(of_other_sizes(inputs, (2, 1)))[:1]]:
+        what = f"exported with symbolic sizes, at {listed(made)}"
+        with breaking("X13.7", what, "See the error."):
+            got = program.call(*made)
+        subject.require_equal(what, got, subject.expected(made), "X13.7", SAME)
+        yield
 
 
 def _require_exportable(subject: OpSubject, inputs: Inputs) -> None:
@@ -256,58 +193,31 @@ def _require_exportable(subject: OpSubject, inputs: Inputs) -> None:
         raise NotApplicable("flatbuffers is not installed", "pip install 'tenferro-jax[export]'.")
 
 
-def _inside(subject: OpSubject, call: Call) -> dict[str, Call]:
-    """The call inside other transforms of JAX that give its values."""
+def control_flow(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+    """Runs inside scan, while, cond and checkpoint."""
+    call, want = subject.call, subject.expected(inputs)
 
     def scanned(*xs: Array) -> Outputs:
         outs = jax.lax.scan(lambda c, _: (c, call(*xs)), 0, None, length=2)[1]
         return tuple(y[1] for y in outs)
 
+    def counted(*xs: Array) -> Outputs:
+        start = tuple(jnp.zeros(y.shape, y.dtype) for y in want)
+        step = jax.lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, call(*xs)), (0, start))
+        return step[1]
+
     def chosen(*xs: Array) -> Outputs:
         return jax.lax.cond(True, call, lambda *xs: tuple(map(jnp.zeros_like, call(*xs))), *xs)
 
-    by_hand = jax.custom_vjp(lambda *xs: call(*xs))
-    by_hand.defvjp(lambda *xs: jax.vjp(call, *xs), lambda pull, cotangents: pull(cotangents))
-    policy = save_families(subject.op.family_id)
-    return {
+    places = {
         "scan": scanned,
+        "while": counted,
         "cond": chosen,
         "checkpoint": jax.checkpoint(call),
-        "checkpoint with save_families": jax.checkpoint(call, policy=policy),
-        "custom_vjp": by_hand,
     }
-
-
-def control_flow(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Runs inside scan, while, cond, checkpoint and a custom_vjp."""
-    want = subject.expected(inputs)
-
-    def counted(*xs: Array) -> Outputs:
-        start = tuple(jnp.zeros(y.shape, y.dtype) for y in want)
-        again = jax.lax.while_loop(
-            lambda s: s[0] < 2, lambda s: (s[0] + 1, subject.call(*xs)), (0, start)
-        )
-        return again[1]
-
-    places = _inside(subject, subject.call) | {"while": counted}
-    claims = [Claim(name, call, inputs, want) for name, call in places.items()]
-    yield from subject.hold(claims, "X13.3", IN_PROGRAMS)
-
-
-def derivatives_inside(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Compares the derivative through scan, cond, checkpoint and a custom_vjp with that of a plain
-    call.
-    """
-    view = smooth(subject, inputs)
-    at, w, f = view.at(view.active), view.cotangents(subject.rng), view.function(view.active)
-    want = jax.jit(pulled(f, w))(*at)
-    claims = [
-        Claim(f"derivative inside {name}", pulled(g, w), at, want)
-        for name, g in _inside(subject, f).items()
-    ]
-    yield from subject.hold(
-        claims, "X13.3", "Let the rule be traceable: no branch on values, no state."
-    )
+    claims = [Claim(name, fn, inputs, want) for name, fn in places.items()]
+    fix = "Keep to traceable code in lowerings and kernels, and to NumPy in host forms."
+    yield from subject.hold(claims, "X13.3", fix)
 
 
 def checked_tracing(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
@@ -342,8 +252,6 @@ def single_precision(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     fix = "Give dtypes explicitly."
     with jax.enable_x64(False), breaking("X7.1", "64-bit types off", fix):
         got = jax.block_until_ready(jax.jit(lambda *xs: subject.call(*xs))(*single))
-    if any(g.dtype.itemsize > 4 and g.dtype.kind in "fiu" for g in map(np.asarray, got)):
-        raise Broken("X7.7", "a 64-bit output while 64-bit types are off", fix)
     subject.require_equal("64-bit types off", got, want, "X7.1", fix)
     yield
 

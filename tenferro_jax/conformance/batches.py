@@ -22,18 +22,14 @@ from .subject import Axes, Claim, Subject
 
 ONE_DEVICE = "Keep lowerings free of what only works on one device; rules too."
 
-SAMPLED = {True: 8, False: 2}
-"""How many mixed positions of the batch axis are drawn, for an op with its own batched() and
-without, where JAX moves the axes.
-"""
-
 
 def choices(subject: Subject, inputs: Inputs) -> list[Axes]:
     """Every position of the batch axis in every subset of inputs; if these are many, each position
     alone, all in front, and a sample.
     """
     options: list[Axes] = [(None, *range(x.ndim + 1)) for x in inputs]
-    sampled, rng = SAMPLED[subject.own_batching], subject.rng
+    # Of an op without its own batched() JAX moves the axes.
+    sampled, rng = 8 if subject.own_batching else 2, subject.rng
     found: Iterable[Axes] = itertools.product(*options)
     if math.prod(map(len, options)) > 2 * sampled:
         found = [
@@ -247,14 +243,6 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
 
-def _spread(subject: OpSubject, inputs: Inputs, mesh: jax.sharding.Mesh, what: str) -> Claim:
-    """vmap over elements that lie on different devices."""
-    elements = _elements(subject, inputs, mesh.size)
-    placed = _placed(columns(elements), mesh, [jax.P("d")] * len(inputs))
-    want = columns(map(subject.expected, elements))
-    return Claim(what, jax.vmap(subject.call), placed, want)
-
-
 def _placed(
     arrays: Sequence[np.ndarray], mesh: jax.sharding.Mesh, places: Sequence[jax.P]
 ) -> tuple[jax.Array, ...]:
@@ -262,14 +250,6 @@ def _placed(
         jax.device_put(x, jax.NamedSharding(mesh, place))
         for x, place in zip(arrays, places, strict=True)
     )
-
-
-def named_sharding(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Runs under jit on arrays whose first axis is spread by a NamedSharding."""
-    if subject.routes(inputs) == (RouteKind.KERNEL,):
-        raise NotApplicable("a kernel alone runs on one device", "Override lower_to_standard_ops.")
-    claim = _spread(subject, inputs, _mesh(), "jit of vmap on spread arrays")
-    yield from subject.hold([claim], "X13.3", ONE_DEVICE)
 
 
 def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
@@ -318,7 +298,11 @@ def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     place, want = "replicated inputs on an explicit mesh", subject.expected(inputs)
     cases: list[Any] = [(lambda fn: fn, Claim(place, subject.call, whole, want))]
     if lowered:
-        cases.append((jax.vmap, _spread(subject, inputs, mesh, "vmap on an explicit mesh")))
+        elements = _elements(subject, inputs, mesh.size)
+        args = _placed(columns(elements), mesh, [jax.P("d")] * len(inputs))
+        wants = columns(map(subject.expected, elements))
+        mapped = Claim("vmap on an explicit mesh", jax.vmap(subject.call), args, wants)
+        cases.append((jax.vmap, mapped))
     fix = "Correct sharding_rule, or leave it out to use the sharding of the lowering."
     with jax.set_mesh(mesh):
         for transform, claim in cases:

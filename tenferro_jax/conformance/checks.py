@@ -38,10 +38,10 @@ class Check(NamedTuple):
         return Finding(self.law, self.name, self.clauses, **found)
 
 
-FIRST = ("family_id", "arity")  # before every other check
+FIRST = ("family_id",)  # before every other check
 RUNS = ("host_form", "value")
-DIFFERENTIATES = (*RUNS, "derivative_metas")
 
+PRIMAL = "Let fwd, the jvp rule and differentiable_form compute what a call does."
 REVERSE = "Correct the reverse rule: bwd of a custom_vjp, or the jvp rule, which JAX transposes."
 LINEARLY = (
     "Let the cotangent enter the reverse rule linearly: multiply it, do not clip, round or square "
@@ -51,42 +51,32 @@ LINEARLY = (
 CHECKS = (
     Check("L1", declarations.meta, ("X7.1", "X6.3", "X6.4", "X8.7")),
     Check("L1", declarations.symbolic_sizes, ("X7.2", "X7.3", "X7.4")),
-    Check("L1", declarations.lowering, ("X8.5", "X4.3")),
     Check("L2", declarations.family_id, ("X5.1", "X5.3")),
-    Check("L2", declarations.arity, ("X6.1",)),
     Check("L2", declarations.identity, ("X5.6", "X5.8", "X4.2")),
-    Check("L2", declarations.others, ("X5.8",)),
     Check("L2", declarations.immutable, ("X4.1",), RUNS),
-    Check("L3", derivatives.differentiable_form, ("X10.12",), RUNS),
-    Check("L3", derivatives.derivative_metas, ("X10.8", "X10.4", "X6.5"), RUNS),
-    Check("L3", derivatives.jvp, ("X10.6",), DIFFERENTIATES),
-    Check("L3", derivatives.linear, ("X10.6", "X10.3", "X10.4"), DIFFERENTIATES),
-    Check("L3", derivatives.inactive_slots, ("X10.4",), DIFFERENTIATES),
-    Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
-    Check("L3", derivatives.linear_in_cotangent, ("X10.7",), DIFFERENTIATES, LINEARLY),
-    Check("L3", derivatives.vjp, ("X10.7",), DIFFERENTIATES, REVERSE),
-    Check("L3", derivatives.linear_transpose, ("X10.11",), DIFFERENTIATES),
-    Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*DIFFERENTIATES, "jvp", "adjoint")),
-    Check("L3", derivatives.second_order, ("X10.14",), (*DIFFERENTIATES, "jvp", "adjoint")),
+    Check("L3", derivatives.primal, ("X10.12",), RUNS, PRIMAL),
+    Check("L3", derivatives.jvp, ("X10.6", "X10.8", "X6.5"), RUNS),
+    Check("L3", derivatives.linear, ("X10.6", "X10.3", "X10.4"), RUNS),
+    Check("L3", derivatives.inactive_slots, ("X10.4",), RUNS),
+    Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), RUNS),
+    Check("L3", derivatives.linear_in_cotangent, ("X10.7",), RUNS, LINEARLY),
+    Check("L3", derivatives.vjp, ("X10.7",), RUNS, REVERSE),
+    Check("L3", derivatives.linear_transpose, ("X10.11",), RUNS),
+    Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*RUNS, "jvp", "adjoint")),
+    Check("L3", derivatives.second_order, ("X10.14",), (*RUNS, "jvp", "adjoint")),
     Check("L4", batches.vmap, ("X13.1", "X13.2"), RUNS),
     Check("L4", batches.nested_vmap, ("X13.1", "X13.2"), RUNS),
-    Check("L4", batches.vmap_of_grad, ("X13.1",), (*DIFFERENTIATES, "adjoint", "vmap")),
+    Check("L4", batches.vmap_of_grad, ("X13.1",), (*RUNS, "adjoint", "vmap")),
     Check("L5", agreement.host_form, ("X8.7", "X8.8", "X4.3")),
     Check("L5", agreement.value, ("X8.1", "X4.3")),
-    Check("L5", agreement.repeated, ("X4.3", "X8.7", "X13.3"), RUNS),
     Check("L5", agreement.routes, ("X8.10", "X8.3"), RUNS),
     Check("L5", agreement.control_flow, ("X13.3",), RUNS),
-    Check("L5", agreement.derivatives_inside, ("X13.3", "X13.6"), (*DIFFERENTIATES, "adjoint")),
-    Check("L5", agreement.checked_tracing, ("X4.1",), DIFFERENTIATES),
+    Check("L5", agreement.checked_tracing, ("X4.1",), RUNS),
     Check("L5", agreement.single_precision, ("X7.1", "X7.7"), RUNS),
     Check("L5", batches.shard_map, ("X13.4",), (*RUNS, "vmap")),
-    Check(
-        "L5", batches.shard_map_derivative, ("X13.4",), (*DIFFERENTIATES, "adjoint", "shard_map")
-    ),
-    Check("L5", batches.named_sharding, ("X13.3",), (*RUNS, "vmap")),
+    Check("L5", batches.shard_map_derivative, ("X13.4",), (*RUNS, "adjoint", "shard_map")),
     Check("L5", batches.explicit_mesh, ("X13.5",), (*RUNS, "vmap")),
     Check("L5", batches.sharding_rule, ("X13.10", "X13.9"), RUNS),
-    Check("L5", agreement.engine, ("X8.9", "X8.10", "X7.4"), (*RUNS, "symbolic_sizes")),
     Check("L5", agreement.exported, ("X13.7", "X11.1"), (*RUNS, "routes")),
     Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "routes", "symbolic_sizes")),
     Check("L6", declarations.payload_text, ("X5.9",)),
@@ -94,16 +84,12 @@ CHECKS = (
 )
 
 OF_OPS_ALONE = (
-    "derivative_metas",
     "nested_vmap",
-    "repeated",
     "control_flow",
-    "derivatives_inside",
     "checked_tracing",
     "single_precision",
     "shard_map",
     "shard_map_derivative",
-    "named_sharding",
     "explicit_mesh",
 )
 """What no plain function has, though it could be called in the same way."""
@@ -126,7 +112,7 @@ FUNCTION_CHECKS = (
         "derivatives",
         derivatives.primal,
         after=("value",),
-        advice="Let fwd, and the jvp rule, return what the function returns.",
+        advice=PRIMAL,
     ),
     Check("derivatives", derivatives.jvp, after=("value",), advice=FORWARD + PURPOSE),
     Check("derivatives", derivatives.linear, after=("value",), advice=FORWARD + PURPOSE),

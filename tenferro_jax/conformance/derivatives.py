@@ -12,16 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ADRuleError, TenferroError
+from ..errors import ADRuleError
 from ..extension.carrier import Extension
 from ..extension.contract import inherited
-from ..extension.primitive import apply
 from ..extension.rules import absent, is_stated, linearize, present
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
-from .examples import Array, Inputs, first_wrong, in_other_dtypes, inner, largest, listed
+from .examples import Array, Inputs, first_wrong, inner, largest
 from .op_subject import OpSubject
-from .report import Broken, NotApplicable, as_broken, breaking, failure
+from .report import Broken, NotApplicable, breaking, failure
 from .smooth import (
     DECLARED,
     ROUNDINGS,
@@ -36,44 +35,10 @@ from .smooth import (
     smooth,
     values_of,
 )
-from .subject import Claim, Subject, in_terms_of
+from .subject import Subject, in_terms_of
 
 LINEARIZE = "Correct linearize."
 NOWHERE = "no entry has a derivative at the example: kinks, or values that are not finite"
-
-
-def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Traces derivatives in both modes, for every subset of inputs and every precision, and
-    compares dtypes and shapes.
-    """
-    for dtype, view in in_each_dtype(subject, inputs, reverse=False):
-        for mask in view.masks():
-            what = f"{dtype}, derivative by {view.subject.names(mask)}"
-            f, at, w = view.function(mask), view.at(mask), view.cotangents(subject.rng)
-            missing = any(is_inexact(x) for i, x in enumerate(view.inputs) if i not in mask)
-            if error := failure(jax.eval_shape, lambda *xs, f=f: jax.jvp(f, xs, xs), *at):
-                broken = as_broken(error, "X10.8", what, LINEARIZE)
-                if missing and not isinstance(error, ADRuleError):
-                    broken.clause, broken.fix = (
-                        "X10.4",
-                        "Leave out inactive slots: a tangent of None means zero.",
-                    )
-                raise broken from error
-            try:
-                jax.eval_shape(pulled(f, w), *at)
-            except ADRuleError as error:
-                if error.clause != DECLARED:
-                    raise
-                yield "reverse mode is declared NOT_DIFFERENTIABLE"
-                continue
-            except TenferroError:
-                raise
-            except Exception as error:
-                fix = "Make linearize linear in the tangents, or write transpose_rule."
-                raise as_broken(
-                    error, "X10.6", f"{what}: JAX cannot transpose what linearize emits", fix
-                ) from error
-            yield None
 
 
 @at_two_sizes
@@ -391,38 +356,6 @@ def _others(view: Smooth, mask: Mask, zero: bool) -> Sequence[np.ndarray]:
         np.zeros_like(x) if zero and i not in mask and is_inexact(x) else x
         for i, x in enumerate(view.inputs)
     ]
-
-
-FORM = (
-    "Let differentiable_form give an op of the same family and inputs, whose first outputs are "
-    "those of the op."
-)
-
-
-def differentiable_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """The first outputs of the differentiable form are those of the op, in every precision."""
-    rule = subject.rule()
-    with breaking("X10.12", "differentiable_form", FORM):
-        form = rule.form_for(subject.op, list(map(meta_of, inputs)))
-        carrier = Extension(form, (), subject.runtimes)
-    if carrier == subject.carrier:
-        raise NotApplicable("the rule differentiates the op itself")
-    if form.family_id != subject.op.family_id:
-        raise Broken("X10.12", f"differentiable_form gives an op of family {form.family_id}", FORM)
-    made = (inputs, *in_other_dtypes(inputs))
-    taken = [each for each in made if subject.metas(each) is not None]
-
-    def both(*xs: jax.Array) -> PyTree:
-        outs = apply(form, *xs, runtimes=subject.runtimes)
-        return outs[: subject.op.output_count], subject.call(*xs)
-
-    claims = [
-        Claim(f"the first outputs of {form!r} for {listed(xs)}", both, xs, None) for xs in taken
-    ]
-    results = subject.results(claims, "X10.12", FORM)
-    for (what, *_), (got, want) in zip(claims, results, strict=True):
-        subject.require_equal(what, got, want, "X10.12", FORM)
-        yield
 
 
 MULTIPLIES = ("mul", "dot_general", "div")

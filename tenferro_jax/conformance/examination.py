@@ -152,18 +152,12 @@ def _advice(check: Check, broken: Broken) -> str:
     return check.advice
 
 
-def _same(check: Check, a: Broken, b: Broken) -> bool:
-    """Whether a clause of an op is broken again; of a function whether the same was compared."""
-    if check.clauses:
-        return a.clause == b.clause
-    return a.problem.partition(":")[0] == b.problem.partition(":")[0]
-
-
 def _smallest(
     check: Check, subject: Subject, broken: Broken, inputs: Inputs
 ) -> tuple[Broken, Inputs]:
     """The failure at the smallest inputs that break the same clause."""
     deadline = time.perf_counter() + SECONDS_TO_SHRINK
+    same = broken.clause if check.clauses else broken.problem.partition(":")[0]
     pending = smaller(inputs)
     taken, runs = subject.metas(inputs) is not None, not subject.host_error(inputs)
     while time.perf_counter() < deadline and (candidate := next(pending, None)) is not None:
@@ -178,7 +172,8 @@ def _smallest(
             if subject.limit(error):
                 continue
             found = _broken(check, error)
-            if _same(check, found, broken):
+            # The same clause of an op; of a function the same comparison.
+            if (found.clause if check.clauses else found.problem.partition(":")[0]) == same:
                 broken, inputs, pending = found, candidate, smaller(candidate)
     return broken, inputs
 
@@ -186,7 +181,6 @@ def _smallest(
 DEFAULTS: dict[str, Any] = {
     "rules": NO_RULES,
     "runtimes": None,
-    "others": (),
     "oracle": None,
 }
 
@@ -238,7 +232,6 @@ def check(
     runtimes: ExtensionRuntimeSet | None = None,
     oracle: Oracle | None = None,
     tolerance: float | None = None,
-    others: Sequence[ExtensionOp] = (),
     order: int = 2,
     seed: int = 0,
     **unknown: object,
@@ -277,7 +270,6 @@ def check(
         the last bit. By default eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An
         entry may also differ by 64 eps of the largest entry, or by that tolerance of it if this is
         less; of a function by that tolerance of it.
-      others: further ops of the family, which must not be equal to this one.
       order: 1 if there is no second derivative by intention.
       seed: of the random directions.
       **unknown: refused: functools.partial gives a function its keywords.
@@ -311,7 +303,6 @@ def check(
         "runtimes": runtimes,
         "oracle": oracle,
         "tolerance": tolerance,
-        "others": others,
         "order": order,
         "seed": seed,
     }

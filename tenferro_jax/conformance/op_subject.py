@@ -45,7 +45,6 @@ class OpSubject(Subject):
     given: Sequence[Any]
     rules: ExtensionRuleSet = NO_RULES
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES
-    others: Sequence[ExtensionOp] = ()
 
     is_plain: bool = dataclasses.field(default=False, init=False)
 
@@ -55,12 +54,6 @@ class OpSubject(Subject):
             ("op", isinstance(self.op, ExtensionOp), "an instance of an ExtensionOp subclass"),
             ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
             ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
-            (
-                "others",
-                isinstance(self.others, Sequence)
-                and all(isinstance(o, ExtensionOp) for o in self.others),
-                "a sequence of ops",
-            ),
         )
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)
@@ -96,7 +89,11 @@ class OpSubject(Subject):
         return rule
 
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
-        """The op on arrays, with its rules and runtimes."""
+        """The op on arrays, with its rules and runtimes; or the function of an op alone."""
+        if self.is_plain:
+            op: Any = self.op
+            results = op.function.body(*op.arguments.unflatten(arrays), **op.payload)
+            return tuple(map(jnp.asarray, jax.tree.leaves(results)))
         return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
 
     def plain_subject(self) -> Subject | None:
@@ -109,7 +106,6 @@ class OpSubject(Subject):
         plain = copy.copy(self)
         plain._results, plain.missing, plain.programs = {}, {}, {}
         plain.is_plain = True
-        plain.call = functools.partial(_called, op)  # type: ignore[method-assign]
         return plain
 
     def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
@@ -225,11 +221,6 @@ class OpSubject(Subject):
         if isinstance(error, ADRuleError) and error.given.startswith((NO_RULE, NOT_LINEAR)):
             return error.given
         return one_line(error) if self.is_plain and unsupported(error) else ""
-
-
-def _called(op: FunctionExtension, *arrays: Array) -> tuple[jax.Array, ...]:
-    results = op.function.body(*op.arguments.unflatten(arrays), **op.payload)
-    return tuple(map(jnp.asarray, jax.tree.leaves(results)))
 
 
 TWICE = re.compile(r"\b([\w ]+?)(?:, or what| or|, or write) \1\b(?: emits,)?")

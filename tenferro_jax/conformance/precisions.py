@@ -18,8 +18,6 @@ from .report import Broken, NotApplicable, breaking
 from .smooth import Smooth, in_each_dtype, smooth
 from .subject import Subject, in_terms_of
 
-EPS = float(np.finfo(np.float64).eps)
-
 NEARBY = 8
 """Number of points near the example at which derivatives are computed, to see how much rounding may
 change them.
@@ -44,7 +42,7 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     if lost and subject.given_wide:
         fix = "Return the dtype of the arguments, without astype and dtype=."
         raise Broken("X10.6", f"the result for float64 arguments: {listed(lost)}", fix)
-    if subject.wide == "float64" and subject.grain > EPS:
+    if subject.wide == "float64" and subject.grain > np.finfo(np.float64).eps:
         yield "float32 arithmetic inside, for float64 arguments"
     if not narrower:
         raise NotApplicable("it takes one precision")

@@ -189,12 +189,9 @@ class SlicedPlan:
         return lax.dynamic_update_slice(x, block, [start[label] for label in self.output])
 
     def added(self, x: jax.Array, block: jax.Array, start: Mapping[str, jax.Array]) -> jax.Array:
-        """An array of the result's shape plus the block of a slice; "or" for booleans. Its
-        transpose passes x on and reads a block, which that of `replaced` does not.
+        """An array of the result's shape plus the block of a slice. Its transpose passes x on
+        and reads a block, which that of `replaced` does not.
         """
-        if x.dtype == np.bool_:
-            (before,) = self.parts((self.output,), (x,), start)
-            return self.replaced(x, before | block, start)
         if not self.output:
             return x + block
         axes = tuple(range(x.ndim))

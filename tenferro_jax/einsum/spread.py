@@ -10,7 +10,6 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
@@ -123,7 +122,8 @@ def spread_over(where: str, over: object, operands: Sequence[object]) -> Spread 
         )
     mesh: Any = jax.sharding.get_abstract_mesh()
     if mesh.empty:
-        shardings = (getattr(x, "sharding", None) for x in operands if is_concrete(x))
+        concrete = (x for x in operands if not isinstance(x, jax.core.Tracer))
+        shardings = (getattr(x, "sharding", None) for x in concrete)
         mesh = next((s.mesh for s in shardings if isinstance(s, jax.NamedSharding)), None)
     if mesh is None:
         raise InvalidConfig(
@@ -194,11 +194,6 @@ def spec_of(plan: Plan, *operands: jax.Array) -> jax.P:
     return jax.P(*map(axes.get, plan.equation.output))
 
 
-def is_concrete(x: object) -> bool:
-    """Whether this is an array outside all transforms."""
-    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
-
-
 def sum_of_slices(
     plan: SlicedPlan,
     spread: Spread | None,
@@ -206,7 +201,7 @@ def sum_of_slices(
     result: jax.ShapeDtypeStruct,
     *arrays: jax.Array,
 ) -> jax.Array:
-    """The sum of the blocks of all slices, in the order of the slices; "or" for booleans.
+    """The sum of the blocks of all slices, in the order of the slices.
 
     Differentiable slice by slice: in reverse mode, too, one slice's intermediate results are held
     at a time.
@@ -240,8 +235,6 @@ def sum_of_slices(
     def here(*arrays: jax.Array) -> jax.Array:
         first, last = spread.own(plan.slices)
         found = total(first, last, spread.most(plan.slices), arrays)
-        if found.dtype == np.bool_:
-            return lax.psum(found.astype(jnp.int32), spread.axes) > 0
         return lax.psum(found, spread.axes)
 
     return spread.everywhere(here, *arrays, is_checked=True)

@@ -27,9 +27,6 @@ from ..ops.op import StdTensorOp
 from ..shapes import PyTree, TensorMeta, x64_enabled
 from .exec_program import ExecProgram, HostStep, Instruction, Metas, Segment, Step, operands
 
-Applications = dict[tuple[StdTensorOp, tuple[TensorMeta, ...]], Route]
-"""The route of each op on inputs of these metas."""
-
 
 def compile_std_to_exec(graph: Graph) -> ExecProgram:
     """Compile a graph with concrete shapes for JAX's current platform.
@@ -74,7 +71,7 @@ def compile_std_to_exec(graph: Graph) -> ExecProgram:
 # --- routes --------------------------------------------------------------------------------------
 
 
-def _routes(graph: Graph, site: Site, chosen: Applications) -> Iterator[Route]:
+def _routes(graph: Graph, site: Site, chosen: dict[Any, Route]) -> Iterator[Route]:
     """The route of every extension, control-flow bodies included; equal extensions on equal metas
     are looked up once.
     """

@@ -237,7 +237,6 @@ _TAKEN: dict[tuple[object, ...], Metas] = {}
 """Arguments that need no conversion: type, dtype and shape of all leaves and the width of types ->
 dtype and shape of each.
 """
-_MOST_TAKEN = 1024
 
 
 def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
@@ -253,7 +252,7 @@ def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
     metas = tuple([(array.dtype, array.shape) for array in arrays])
     traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
     if not traced and all(array is leaf for array, leaf in zip(arrays, leaves, strict=True)):
-        if len(_TAKEN) >= _MOST_TAKEN:
+        if len(_TAKEN) >= 1024:
             _TAKEN.clear()
         _TAKEN[call] = metas
     return arrays, metas, traced

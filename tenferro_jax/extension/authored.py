@@ -439,27 +439,18 @@ def filled(
     return [zero(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
 
 
-def _of_moving(
-    fn: Callable[..., PyTree],
-    primals: Sequence[jax.Array],
-    tangents: Sequence[jax.Array | None],
-) -> tuple[Callable[..., tuple[jax.Array, ...]], list[jax.Array | None]]:
-    """`fn` as a function of the list of inputs that have a tangent, with None for the others, which
-    JAX takes as a tree; and these inputs.
-    """
-
-    def run(moved: Sequence[jax.Array | None]) -> tuple[jax.Array, ...]:
-        return tuple(fn(*(x if m is None else m for x, m in zip(primals, moved, strict=True))))
-
-    return run, [None if t is None else x for x, t in zip(primals, tangents, strict=True)]
-
-
 def jvp_of(
     fn: Callable[..., PyTree],
     primals: Sequence[jax.Array],
     tangents: Sequence[jax.Array | None],
 ) -> list[jax.Array | None]:
-    """The tangents of plain JAX, for the inputs that have one."""
-    run, inputs = _of_moving(fn, primals, tangents)
+    """The tangents of plain JAX, for the inputs that have one: in the list that JAX takes None
+    stands for the others, which is no leaf.
+    """
+
+    def run(moved: Sequence[jax.Array | None]) -> tuple[jax.Array, ...]:
+        return tuple(fn(*(x if m is None else m for x, m in zip(primals, moved, strict=True))))
+
+    inputs = [None if t is None else x for x, t in zip(primals, tangents, strict=True)]
     _, made = jax.jvp(run, (inputs,), (list(tangents),))
     return [None if is_float0(t) else t for t in made]

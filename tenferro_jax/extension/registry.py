@@ -211,11 +211,6 @@ def require_known_version(family_id: str) -> None:
 GROUP = "tenferro_jax.extensions"
 
 
-def is_installed(family_id: str) -> bool:
-    """Whether an installed package publishes the family; the package is not imported."""
-    return bool(_points(family_id))
-
-
 def register_installed(family_id: str) -> ExtensionRuleSet:
     """Import the installed package that publishes a family, and let it register.
 
@@ -231,7 +226,7 @@ def register_installed(family_id: str) -> ExtensionRuleSet:
       Unsupported: the function fails, or returns another type.
     """
     rules = NO_RULES
-    for point in _points(family_id):
+    for point in installed(family_id):
         cause: BaseException | None = None
         try:
             loaded = point.load()
@@ -252,7 +247,8 @@ def register_installed(family_id: str) -> ExtensionRuleSet:
     return rules
 
 
-def _points(family_id: str) -> list[importlib.metadata.EntryPoint]:
+def installed(family_id: str) -> list[importlib.metadata.EntryPoint]:
+    """The entry points of installed packages that publish a family; none is imported."""
     return list(
         importlib.metadata.entry_points(group=GROUP, name=parse_family_id(family_id).package)
     )

@@ -458,17 +458,14 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
             return tuple(map(changed, value))
         return change(value) if isinstance(value, Graph) else value
 
-    control: Any = op  # a dataclass, though the base class is not
-    return dataclasses.replace(
-        control, **{f.name: changed(getattr(op, f.name)) for f in dataclasses.fields(control)}
-    )
+    fields = {f.name: changed(getattr(op, f.name)) for f in dataclasses.fields(op)}
+    return dataclasses.replace(op, **fields)
 
 
 def named_bodies(op: StdTensorOp) -> list[tuple[str, Graph]]:
     """The graphs in an op's payload, each with the name of its field and its position there."""
     found: list[tuple[str, Graph]] = []
-    control: Any = op  # a dataclass, though the base class is not
-    for field in dataclasses.fields(control) if isinstance(op, WITH_BODIES) else ():
+    for field in dataclasses.fields(op) if isinstance(op, WITH_BODIES) else ():
         value = getattr(op, field.name)
         several = type(value) is tuple
         for i, item in enumerate(value if several else (value,)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -142,19 +141,13 @@ def mermaid(boxes: Sequence[Box]) -> str:
         lambda name, title: f"subgraph {name}[{quoted(title)}]",
         "end",
     )
-    used = dict.fromkeys(_kinds(boxes))
+    drawn = "\n".join(["flowchart TD", *language.lines(boxes)])
     looks = [
         f"  classDef {kind} fill:{fill},stroke:{border},color:{colour}"
         for kind, (fill, border, colour) in LOOKS.items()
-        if kind in used
+        if f":::{kind}" in drawn
     ]
-    return "\n".join(["flowchart TD", *language.lines(boxes), *looks]) + "\n"
-
-
-def _kinds(boxes: Sequence[Box]) -> Iterator[str]:
-    for box in boxes:
-        yield box.kind
-        yield from itertools.chain.from_iterable(map(_kinds, box.bodies.values()))
+    return "\n".join([drawn, *looks]) + "\n"
 
 
 def model_explorer(boxes: Sequence[Box]) -> dict[str, Any]:

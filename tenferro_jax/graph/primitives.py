@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import itertools
@@ -66,6 +67,8 @@ def _fields(cls: Any, **found: str | Callable[[Params], object]) -> Row:
     by the given one, or as the given function of the params.
     """
 
+    names = [f.name for f in dataclasses.fields(cls)]
+
     def make(params: Params) -> StdTensorOp:
         numbers = params.get("dimension_numbers")
 
@@ -75,7 +78,7 @@ def _fields(cls: Any, **found: str | Callable[[Params], object]) -> Row:
                 return how(params)
             return params[how] if how in params else getattr(numbers, how)
 
-        return cls(**{name: payload(value(name)) for name in cls.__dataclass_fields__})
+        return cls(**{name: payload(value(name)) for name in names})
 
     return _op(make)
 

@@ -143,14 +143,6 @@ def _interned(graph: Graph) -> Iterator[str]:
             yield f"{_name(i, node)} repeats node {first}"
 
 
-def _order(graph: Graph) -> list[int]:
-    """The nodes that the outputs need, depth first."""
-    producer: list[int | None] = [None] * graph.input_count
-    for i, (_, outs) in enumerate(graph.steps()):
-        producer.extend([i] * len(outs))
-    return depth_first(graph.nodes, producer, graph.outputs)
-
-
 def depth_first(
     nodes: Sequence[Node], producer: Sequence[int | None], outputs: Iterable[int]
 ) -> list[int]:
@@ -181,7 +173,10 @@ def depth_first(
 
 
 def _canonical(graph: Graph) -> Iterator[str]:
-    order = _order(graph)
+    producer: list[int | None] = [None] * graph.input_count
+    for i, (_, outs) in enumerate(graph.steps()):
+        producer.extend([i] * len(outs))
+    order = depth_first(graph.nodes, producer, graph.outputs)
     for i, node in enumerate(graph.nodes):
         if order[i : i + 1] != [i]:
             yield f"{_name(i, node)}, which belongs elsewhere or which no output needs"

@@ -23,7 +23,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax.export
+import jax
 
 from ..errors import ArtifactError, InvalidConfig, TenferroError, Unsupported
 from ..jax_seam import Module

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
-import jax.export
 
 from .. import jax_seam
 from ..dimensions import Guard, SymDim, bind_dim, undecided

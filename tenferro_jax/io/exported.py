@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.export
 
 from .. import jax_seam
 from ..dimensions import require_constraints

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.export
 import numpy as np
 from jax.tree_util import PyTreeDef, default_registry
 
@@ -25,7 +24,6 @@ from ..identity import Writer
 from ..jax_seam import refused_for
 from ..payload_leaves import read_value
 
-_LEAF = jax.tree.structure(0)
 _classes: dict[str, type] = {}
 
 
@@ -312,6 +310,6 @@ def _instance(
         )
     static = read_value(plain, {})
     _require_fields(cls, name, fields, static, len(children))
-    leaves = [_LEAF] * len(children)
+    leaves = [jax.tree.structure(0)] * len(children)
     tree = PyTreeDef.from_node_data_and_children(default_registry, (cls, static), leaves)
     return jax.tree.unflatten(tree, children)

@@ -11,13 +11,10 @@ from .op import INEXACT, Binary, Unary, op
 
 
 @op
-class _Accurate(Unary):
+class _Accurate(Unary, keywords=True):
     """`accuracy` is None or a lax.AccuracyMode."""
 
     accuracy: Accuracy = None
-
-    def apply(self, x: jax.Array) -> jax.Array:
-        return self._function(x, accuracy=self.accuracy)
 
 
 @op

@@ -15,22 +15,13 @@ from jax import lax
 
 from ..shapes import Shaped, with_zeros
 from .fields import Body, Size
-from .op import StdTensorOp, op
+from .op import OfBody, StdTensorOp, op
 
 Arrays = tuple[jax.Array, ...]
 
 
-class _Carrying(StdTensorOp):
-    input_count = None
-
-    @property
-    def output_count(self) -> int:
-        """One output for each output of the body."""
-        return len(self.body.outputs)  # type: ignore[attr-defined]
-
-
 @op
-class Scan(_Carrying):
+class Scan(OfBody):
     """Run `body(*constants, *carry, *slices) -> (*carry, *results)` length times, on slices of the
     scanned inputs' first axes.
 
@@ -74,7 +65,7 @@ class Scan(_Carrying):
 
 
 @op
-class While(_Carrying):
+class While(OfBody):
     """While `condition(*condition_constants, *carry)`, carry = `body(*body_constants, *carry)`.
 
     C1: the body's carries keep dtype and shape. C2: the condition gives one boolean of shape ().
@@ -177,7 +168,7 @@ class LinearSolve(StdTensorOp):
         )
 
 
-class _Custom(_Carrying):
+class _Custom(OfBody):
     def _named_body(self) -> Any:
         """The body with its author's name, and a mark by which `known_custom` finds the
         op again.

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,11 @@ linalg = lax.linalg
 
 
 @op
-class Cholesky(StdTensorOp, takes=INEXACT):
+class Cholesky(
+    StdTensorOp,
+    function=functools.partial(linalg.cholesky, symmetrize_input=False),
+    takes=INEXACT,
+):
     """Lower triangular L with L L^H = A, from the lower triangle of A; NaN where A is not positive
     definite.
 
@@ -25,9 +31,6 @@ class Cholesky(StdTensorOp, takes=INEXACT):
     Gradient: of A taken as Hermitian.
     Example: Cholesky().apply(4.0 * np.eye(2)) = 2.0 * np.eye(2)
     """
-
-    def apply(self, a: jax.Array) -> jax.Array:
-        return linalg.cholesky(a, symmetrize_input=False)
 
 
 @op
@@ -55,7 +58,7 @@ class LuPivotsToPermutation(StdTensorOp, function=linalg.lu_pivots_to_permutatio
 
 
 @op
-class Qr(StdTensorOp, takes=INEXACT):
+class Qr(StdTensorOp, function=linalg.qr, keywords=True, takes=INEXACT):
     """A = Q R with orthonormal columns of Q and upper triangular R; with pivoting A[:, p] = Q R and
     p as third output.
 
@@ -72,9 +75,6 @@ class Qr(StdTensorOp, takes=INEXACT):
         """Two, and the permutation."""
         return 3 if self.pivoting else 2
 
-    def apply(self, a: jax.Array) -> tuple[jax.Array, ...]:
-        return linalg.qr(a, full_matrices=self.full_matrices, pivoting=self.pivoting)
-
 
 @op
 class HouseholderProduct(StdTensorOp, function=linalg.householder_product, takes=INEXACT):
@@ -90,7 +90,7 @@ class HouseholderProduct(StdTensorOp, function=linalg.householder_product, takes
 
 
 @op
-class Svd(StdTensorOp, takes=INEXACT):
+class Svd(StdTensorOp, function=linalg.svd, keywords=True, takes=INEXACT):
     """A = U diag(s) V^H, s descending: the outputs are U, s, V^H, or s alone.
 
     C1: floating or complex.
@@ -106,12 +106,14 @@ class Svd(StdTensorOp, takes=INEXACT):
         """Three, or s alone."""
         return 3 if self.compute_uv else 1
 
-    def apply(self, a: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
-        return linalg.svd(a, full_matrices=self.full_matrices, compute_uv=self.compute_uv)
-
 
 @op
-class Eigh(StdTensorOp, takes=INEXACT):
+class Eigh(
+    StdTensorOp,
+    function=functools.partial(linalg.eigh, symmetrize_input=False),
+    keywords=True,
+    takes=INEXACT,
+):
     """Eigenvectors (columns) and real eigenvalues, ascending, of a Hermitian matrix read from one
     triangle.
 
@@ -123,11 +125,6 @@ class Eigh(StdTensorOp, takes=INEXACT):
     output_count = 2
     lower: bool = True
     sort_eigenvalues: bool = True
-
-    def apply(self, a: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return linalg.eigh(
-            a, lower=self.lower, symmetrize_input=False, sort_eigenvalues=self.sort_eigenvalues
-        )
 
 
 @op
@@ -155,7 +152,7 @@ class Eig(StdTensorOp, takes=INEXACT):
 
 
 @op
-class TriangularSolve(StdTensorOp, takes=INEXACT):
+class TriangularSolve(StdTensorOp, function=linalg.triangular_solve, keywords=True, takes=INEXACT):
     """X with op(A) X = B, or X op(A) = B unless left_side; op transposes, conjugates or both; the
     inputs are A, B.
 
@@ -181,17 +178,6 @@ class TriangularSolve(StdTensorOp, takes=INEXACT):
                 needed="equal batch axes and one dtype",
                 fix="Broadcast or convert one of them.",
             )
-
-    def apply(self, a: jax.Array, b: jax.Array) -> jax.Array:
-        return linalg.triangular_solve(
-            a,
-            b,
-            left_side=self.left_side,
-            lower=self.lower,
-            transpose_a=self.transpose_a,
-            conjugate_a=self.conjugate_a,
-            unit_diagonal=self.unit_diagonal,
-        )
 
 
 @op

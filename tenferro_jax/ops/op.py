@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
-import jax.errors
 import numpy as np
 
 from ..dimensions import require_equal
@@ -33,11 +32,7 @@ def op(cls: type[Op]) -> type[Op]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _NoFields(Sealed):
-    """What ops without fields inherit of a dataclass."""
-
-
-class StdTensorOp(_NoFields):
+class StdTensorOp(Sealed):
     """Base class of standard ops.
 
     A subclass is decorated with `@op`, has `input_count` (None: any number) and `output_count`, and
@@ -47,28 +42,33 @@ class StdTensorOp(_NoFields):
     Args:
       function: a function of lax, the definition: of the inputs, then the fields. A base class may
         define `apply` otherwise, which calls it as `_function`.
+      keywords: whether the function takes the fields by their names.
       takes: names of the dtypes that the inputs may have; None: lax decides.
     """
 
     input_count: ClassVar[Any] = 1
     output_count: ClassVar[Any] = 1
+    keywords: ClassVar[bool] = False
     takes: ClassVar[frozenset[str] | None] = None
     _function: ClassVar[Any]
 
     def __init_subclass__(
         cls,
         function: Callable[..., object] | None = None,
+        keywords: bool = False,
         takes: frozenset[str] | None = None,
         **kwargs: object,
     ):
         super().__init_subclass__(**kwargs)
-        cls.takes = takes or cls.takes
+        cls.keywords, cls.takes = keywords or cls.keywords, takes or cls.takes
         if function is not None:
             cls._function = staticmethod(function)
 
     def _of_fields(self, *arrays: jax.Array) -> Any:
-        held: Any = self  # a dataclass, though the base class is not
-        return self._function(*arrays, *(getattr(self, f.name) for f in dataclasses.fields(held)))
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if self.keywords:
+            return self._function(*arrays, **fields)
+        return self._function(*arrays, *fields.values())
 
     apply: ClassVar[Any] = _of_fields
     """The definition: arrays or tracers in, one array (or a sequence of them) out."""
@@ -121,6 +121,17 @@ class Binary(StdTensorOp):
                 )
             for a, b in zip(x.shape, y.shape, strict=True):
                 require_equal(a, b, str(self))
+
+
+class OfBody(StdTensorOp):
+    """Any number of inputs; an output for each one of the graph `body`."""
+
+    input_count = None
+
+    @property
+    def output_count(self) -> int:
+        """One output for each output of the body."""
+        return len(self.body.outputs)  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from jax import lax
 from ..errors import DTypeError
 from ..shapes import Shaped
 from .fields import Body, DType
-from .op import INEXACT, StdTensorOp, op
+from .op import INEXACT, OfBody, StdTensorOp, op
 
 
 @op
@@ -96,7 +96,7 @@ class ReduceSumSquares(_Reduction):
 
 
 @op
-class Reduce(StdTensorOp):
+class Reduce(OfBody):
     """Reduce n inputs together with an associative graph of 2n scalars; n initial scalars follow
     the inputs.
 
@@ -106,14 +106,8 @@ class Reduce(StdTensorOp):
     Example: Reduce(graph(lambda a, b: a + b), (0,)).apply(np.array([1.0, 2.0]), 0.0) = [3.0]
     """
 
-    input_count = None
     body: Body
     axes: tuple[int, ...]
-
-    @property
-    def output_count(self) -> int:
-        """One output for each output of the body."""
-        return len(self.body.outputs)
 
     def apply(self, *inputs: jax.Array) -> jax.Array:
         count = len(self.body.outputs)

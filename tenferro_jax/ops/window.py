@@ -11,7 +11,7 @@ from jax import lax
 from ..errors import InvalidConfig, ShapeError
 from ..shapes import Shaped, meta_of
 from .fields import Body
-from .op import FLOATING, StdTensorOp, op
+from .op import FLOATING, OfBody, StdTensorOp, op
 
 _FLOATS = frozenset(map(np.dtype, FLOATING))
 
@@ -93,7 +93,7 @@ class ReduceWindowMin(_Pooling, function=lax.reduce_window_min_p.bind):
 
 
 @op
-class ReduceWindow(_Window):
+class ReduceWindow(_Window, OfBody):
     """Reduce each window of n inputs together with an associative graph of 2n scalars; n initial
     scalars follow the inputs.
 
@@ -103,18 +103,12 @@ class ReduceWindow(_Window):
     (1,)).apply(np.ones(3), 0.0) = [[2.0, 2.0]]
     """
 
-    input_count = None
     body: Body
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     base_dilation: tuple[int, ...]
     window_dilation: tuple[int, ...]
-
-    @property
-    def output_count(self) -> int:
-        """One output for each output of the body."""
-        return len(self.body.outputs)
 
     def apply(self, *inputs: jax.Array) -> jax.Array:
         count = len(self.body.outputs)

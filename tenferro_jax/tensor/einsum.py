@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -14,18 +13,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from ..dimensions import SymDim
 from ..einsum.einsum_plan import Optimize, Plan, hashable, plan_einsum
-from ..einsum.interpreter import run_plan, run_step, transposed, without_repeated_axes
+from ..einsum.interpreter import run_plan, run_step, transposed
 from ..einsum.notation import parse_interleaved
-from ..einsum.slices import (
-    Memory,
-    SlicedPlan,
-    byte_count,
-    plan_for,
-    slice_lengths,
-    with_lengths,
-)
-from ..einsum.spread import Spread, spread_over, sum_of_slices
-from ..errors import DTypeError, InvalidConfig, Unsupported, shortened
+from ..errors import DTypeError
 from ..jax_seam import is_symbolic_dim
 from ..ops.contraction import DotGeneral, precision_names
 from ..ops.fields import Precision
@@ -43,8 +33,6 @@ def einsum(
     optimize: Optimize = "auto",
     precision: jax.lax.PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
-    memory_limit: int | None = None,
-    over: str | tuple[str, ...] | None = None,
 ) -> Any:
     """Sum of products over the labels that the output lacks.
 
@@ -66,13 +54,6 @@ def einsum(
         pair of them, or a `jax.lax.DotAlgorithmPreset` or its name.
       preferred_element_type: the dtype of the result, and of products and sums if it is wider
         than the operands' dtype; a narrower one rounds once, at the end.
-      memory_limit: the most bytes that may be allocated beside the operands; the einsum then runs
-        in slices, one after another. Their sums are added in the order of the slices. Under vmap it
-        is for each element; a derivative also allocates the gradients.
-      over: the name of a mesh axis, or a tuple of names, whose devices share the slices: at least
-        as many slices as devices, each device within memory_limit, with whole operands and the
-        whole result, and one sum at the end. The mesh is that of `jax.set_mesh`, or of the first
-        operand with a NamedSharding.
 
     Returns:
       An array, or a TracedTensor if an operand is one.
@@ -85,11 +66,9 @@ def einsum(
         not be equal.
       DTypeError: not arrays, an unknown dtype, a real dtype for complex operands, or
         integers or a dtype that need 64 bits while 64-bit types are off.
-      Unsupported: a memory limit or mesh axis with symbolic sizes, `over` with lazy tensors or
-        inside a shard_map.
+      Unsupported: "cotengra" is not installed.
 
-    Gradient: of any order, forward and reverse, through standard ops; slice by slice with
-    memory_limit.
+    Gradient: of any order, forward and reverse, through standard ops.
 
     Cost: that of the plan; planning runs once for each (equation, shapes, optimize).
 
@@ -104,7 +83,6 @@ def einsum(
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
     names, result = precision_names(precision), _result_dtype(preferred_element_type)
-    memory_limit = byte_count("einsum", memory_limit)
     values: list[Any] = [
         x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}")
         for i, x in enumerate(operands)
@@ -113,73 +91,23 @@ def einsum(
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(*[x if is_number(x) else x.dtype for x in values])
         values = [number(x, dtype, "einsum") if is_number(x) else x for x in values]
-    spread = spread_over("einsum", over, values)
-    is_lazy = any(isinstance(x, Handle) for x in values)
-    if is_lazy and spread:
-        raise Unsupported(
-            where="einsum, over",
-            given="lazy tensors",
-            needed="arrays, because a graph names no mesh",
-            fix="Leave over out, or pass arrays.",
-        )
     shapes = tuple(tuple(x.shape) for x in values)
-    dtypes: tuple[np.dtype, ...] = ()
-    sums: np.dtype | None = None
-    if memory_limit is not None or spread:
-        with jax.numpy_dtype_promotion("standard"):
-            dtypes = tuple(np.dtype(x.dtype) for x in values)
-            sums = jnp.result_type(*dtypes, *([] if result is None else [result]))
-    devices = spread.devices if spread else 1
-    cut = _sliced(equation, shapes, hashable(optimize), memory_limit, dtypes, sums, devices)
-    run = _function(cut, names, result, spread)
-    if is_lazy:
+    run = _function(equation, shapes, hashable(optimize), names, result)
+    if any(isinstance(x, Handle) for x in values):
         return recorded(run, tuple(values), {}, keep=True)
     return run(*values)
 
 
 @functools.lru_cache(maxsize=1024)
-def _sliced(
+def _function(
     equation: str,
     shapes: tuple[tuple[SymDim, ...], ...],
     optimize: Optimize,
-    memory_limit: int | None,
-    dtypes: Sequence[np.dtype],
-    sums: np.dtype | None,
-    devices: int,
-) -> SlicedPlan:
-    """The plan of an einsum; in slices if it has a memory limit or several devices, and then the
-    dtypes of the operands and of the sums are needed.
-    """
-    find = functools.partial(plan_einsum, equation, shapes)
-    if sums is None:
-        plan = find(optimize)
-        return SlicedPlan(plan, plan.sizes, None)
-    where = f"einsum {shortened(equation)!r}"
-    plan, first = plan_for(find, optimize, memory_limit, sums.itemsize)
-    work = max(sums.itemsize, 4)  # XLA on CPU widens 16 bits
-    memory = Memory(plan, sums.itemsize, work, devices)
-    copies = sum(  # operands of another dtype are converted first
-        sums.itemsize * math.prod(shape)
-        for shape, dtype in zip(shapes, dtypes, strict=True)
-        if dtype != sums
-    )
-    if memory_limit is not None and memory_limit <= copies:
-        raise InvalidConfig(
-            where=f"{where}, memory_limit",
-            given=f"{memory_limit} bytes",
-            needed=f"more than {copies} bytes, which the operands take as {sums.name}",
-            fix="Convert the operands before, or raise the limit.",
-        )
-    left = None if memory_limit is None else memory_limit - copies
-    lengths = slice_lengths(where, memory, left, devices, first)
-    return SlicedPlan(with_lengths(plan, lengths), plan.sizes, memory)
-
-
-@functools.lru_cache(maxsize=256)
-def _function(
-    plan: SlicedPlan, precision: Precision, result: np.dtype | None, spread: Spread | None
+    precision: Precision,
+    result: np.dtype | None,
 ) -> Callable[..., jax.Array]:
     """The plan as a function of arrays, which JAX compiles once for their dtypes."""
+    plan = plan_einsum(equation, shapes, optimize)
 
     def run(*arrays: jax.Array) -> jax.Array:
         with jax.numpy_dtype_promotion("standard"):
@@ -193,34 +121,12 @@ def _function(
                 fix="Take the real part of the result.",
             )
         arrays = tuple(jnp.asarray(x, dtype) for x in arrays)
-        if plan.slices > 1:
-            x = _sum_of_slices(plan, spread, arrays, precision, sums)
-        else:
-            x = _run_plan(plan.plan, arrays, precision, sums)
+        x = _run_plan(plan, arrays, precision, sums)
         return x if result is None else x.astype(result)
 
     # JAX's compilation cache uses it in a file name
-    run.__name__ = run.__qualname__ = f"einsum {plan.plan.equation.text[:40]}"
-    return run if any(is_symbolic_dim(size) for _, size in plan.whole) else jax.jit(run)
-
-
-def _sum_of_slices(
-    plan: SlicedPlan,
-    spread: Spread | None,
-    operands: Sequence[jax.Array],
-    precision: Precision,
-    sums: np.dtype | None,
-) -> jax.Array:
-    whole = dict(plan.whole)
-    arrays = without_repeated_axes(operands, plan.plan.terms, whole)
-
-    def block(start: Mapping[str, jax.Array], *arrays: jax.Array) -> jax.Array:
-        parts = plan.parts(plan.plan.terms, arrays, start)
-        return _converted(_run_plan(plan.plan, parts, precision, sums), sums)
-
-    shape = tuple(whole[label] for label in plan.output)
-    result = jax.ShapeDtypeStruct(shape, arrays[0].dtype if sums is None else sums)
-    return sum_of_slices(plan, spread, block, result, *arrays)
+    run.__name__ = run.__qualname__ = f"einsum {plan.equation.text[:40]}"
+    return run if any(is_symbolic_dim(size) for _, size in plan.sizes) else jax.jit(run)
 
 
 def _result_dtype(given: DTypeLike | None) -> np.dtype | None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias, TypeGuard
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -414,21 +413,6 @@ def _moved_by_both(x: jax.Array, same: jax.Array) -> jax.Array:
 @_moved_by_both.defjvp
 def _sum_of_tangents(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
     return primals[0], tangents[0] + tangents[1]
-
-
-def require_scalar(y: Handle) -> None:
-    """Refuse the gradient of a tensor that is not a floating scalar.
-
-    Raises:
-      InvalidConfig: y is not a floating tensor of shape ().
-    """
-    if y.shape != () or not jnp.issubdtype(y.dtype, jnp.floating):
-        raise InvalidConfig(
-            where="grad",
-            given=str(y.meta),
-            needed="a floating tensor of shape ()",
-            fix="Reduce it first, with sum for example, or use vjp.",
-        )
 
 
 def tensors_of(wrt: object, where: str) -> tuple[list[Handle], jax.tree_util.PyTreeDef]:

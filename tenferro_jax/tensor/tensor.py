@@ -23,7 +23,8 @@ from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
-from ..shapes import PyTree, TensorMeta, meta_of, solve_sizes
+from ..shapes import PyTree, TensorMeta, meta_of, solve_sizes, struct
+from ..tracing import trace
 from .record import (
     NUMBERS,
     Array,
@@ -38,7 +39,6 @@ from .record import (
     declared,
     eval_all,
     is_number,
-    require_scalar,
     tensors_of,
     to_graph,
     walk,
@@ -74,10 +74,7 @@ def _traced(
         args, kwargs = jax.tree.unflatten(tree, values)
         return fn(*args, **kwargs)
 
-    builder = GraphBuilder()
-    inputs = [builder.input(x) for x in described if not isinstance(x, _Static)]
-    outputs, out_tree = jax.tree.flatten(builder.inline(call, *inputs))
-    return builder.build(outputs, out_tree=out_tree)
+    return trace(call, *(struct(x) for x in described if not isinstance(x, _Static)))
 
 
 def recorded(
@@ -102,8 +99,8 @@ def recorded(
     described = tuple(
         [next(metas) if isinstance(x, ARRAYS) else _Static(_key_of(x), x) for x in leaves]
     )
-    trace = _traced if keep else _traced.__wrapped__
-    graph = trace(fn, tree, described, _settings())
+    traced = _traced if keep else _traced.__wrapped__
+    graph = traced(fn, tree, described, _settings())
     record = Record(graph, inputs)
     outputs = [  # an output that is an input is that tensor
         inputs[value] if value < len(inputs) else TracedTensor(record, i, meta)
@@ -397,7 +394,13 @@ class TracedTensor(Handle, _Tabled):  # type: ignore[misc]
           >>> (x * x * x).sum().grad(x).eval().tolist()
           [3.0, 12.0]
         """
-        require_scalar(self)
+        if self.shape != () or not jnp.issubdtype(self.dtype, jnp.floating):
+            raise InvalidConfig(
+                where="grad",
+                given=str(self.meta),
+                needed="a floating tensor of shape ()",
+                fix="Reduce it first, with sum for example, or use vjp.",
+            )
         return self.vjp(wrt, np.ones((), self.dtype))
 
     def vjp(self, wrt: PyTree, cotangent: Handle | ArrayLike) -> Any:

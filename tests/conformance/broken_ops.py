@@ -49,7 +49,6 @@ class Defect:
     inputs: tuple[np.ndarray, ...] = (X,)
     rules: Callable[[bool], ExtensionRuleSet] = lambda broken: NO_RULES
     runtimes: Callable[[bool], ExtensionRuntimeSet] = lambda broken: NO_RUNTIMES
-    others: tuple[ExtensionOp, ...] = ()
 
 
 # One output like the first input.
@@ -760,12 +759,9 @@ DEFECTS: dict[str, Defect] = {
     "a family_id of the payload": Defect(
         "family_id", "X5.3", lambda broken: ByPayload() if broken else ByClass()
     ),
-    "an output count that varies": Defect("arity", "X6.1", Varying),
+    "an output count that varies": Defect("meta", "X6.3", Varying),
     "hidden state": Defect("immutable", "X4.1", Remembering),
     "a typed_key of its own": Defect("identity", "X5.6", OwnKey),
-    "others that count as equal": Defect(
-        "others", "X5.8", OwnKey, others=(OwnKey(False, 3.0), OwnKey(True, 3.0))
-    ),
     "a payload that changes when it is made": Defect("identity", "X5.8", _growing),
     "a payload that is read as another": Defect("payload_text", "X5.9", _growing),
     "an impure host form": Defect("host_form", "X4.3", _host("random")),
@@ -775,8 +771,8 @@ DEFECTS: dict[str, Defect] = {
     ),
     "a host form that returns an array on a device": Defect("host_form", "X8.7", _host("device")),
     "a host form that raises": Defect("host_form", "X8.8", _host("raises")),
-    "an impure lowering": Defect("lowering", "X4.3", Counting),
-    "a lowering that emits an extension": Defect("lowering", "X8.5", Nested),
+    "an impure lowering": Defect("value", "X4.3", Counting),
+    "a lowering that emits an extension": Defect("meta", "X8.5", Nested),
     "a host form that disagrees with the lowering": Defect(
         "routes", "X8.10", _on_host("fourth digit")
     ),
@@ -802,11 +798,11 @@ DEFECTS: dict[str, Defect] = {
     ),
     "a kernel wrong for size 1": _kernel_defect(small_kernel),
     "a jvp off by 0.05 %": Defect("jvp", "X10.6", **_cube("0.05 %")),
-    "a linearize that is quadratic": Defect("derivative_metas", "X10.6", **_cube("quadratic")),
+    "a linearize that is quadratic": Defect("linear", "X10.6", **_cube("quadratic")),
     "a linearize that is affine": Defect("linear", "X10.6", **_cube("affine")),
     "a wrong second derivative": Defect("second_order", "X10.14", **_cube("frozen")),
-    "tangents of another shape": Defect("derivative_metas", "X10.8", **_cube("meta")),
-    "tangents too many": Defect("derivative_metas", "X6.5", **_cube("two")),
+    "tangents of another shape": Defect("jvp", "X10.8", **_cube("meta")),
+    "tangents too many": Defect("jvp", "X6.5", **_cube("two")),
     "a transpose off by a factor of 2": Defect("adjoint", "X10.7", **_mean("twice")),
     "a transpose that is wrong at even sizes": Defect("adjoint", "X10.7", **_mean("even sizes")),
     "a transpose that is wrong in float32": Defect("precisions", "X10.7", **_mean("float32")),
@@ -818,7 +814,7 @@ DEFECTS: dict[str, Defect] = {
     "a jvp that is wrong in float32": Defect("precisions", "X10.6", **_cube("float32")),
     "a jvp that is wrong in bfloat16": Defect("precisions", "X10.6", **_cube("bfloat16")),
     "a differentiable form with another value": Defect(
-        "differentiable_form", "X10.12", lambda broken: Tangent(), rules=_rule(TangentRule)
+        "primal", "X10.12", lambda broken: Tangent(), rules=_rule(TangentRule)
     ),
     "zeros multiplied for an inactive input": Defect(
         "inactive_slots", "X10.4", **_product("zeros like")
@@ -831,7 +827,7 @@ DEFECTS: dict[str, Defect] = {
         _rule(SineAndProductRule),
     ),
     "zeros of another dtype for an inactive input": Defect(
-        "derivative_metas", "X10.4", **_product("zeros")
+        "inactive_slots", "X10.4", **_product("zeros")
     ),
     "an inactive input that silences the other": Defect("linear", "X10.3", **_product("silent")),
 }
@@ -842,6 +838,5 @@ def arguments(defect: Defect, broken: bool) -> tuple[tuple[Any, ...], dict[str, 
     keywords = {
         "rules": defect.rules(broken),
         "runtimes": defect.runtimes(broken),
-        "others": defect.others[broken:][:1],
     }
     return (defect.make(broken), defect.inputs), keywords

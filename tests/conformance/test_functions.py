@@ -131,7 +131,7 @@ def test_as_tests_of_pytest():
         ((3.0,), {}, "needed a function"),
         ((jnp.sin, X), {"only": ("vjps",)}, r"only=\('vjps',\); needed names among value, primal"),
         ((jnp.sin,), {"examples": [X]}, "a tuple of arguments for each example"),
-        ((jnp.sin, X), {"others": [1]}, "others, oracle for a function"),
+        ((jnp.sin, X), {"rules": [1]}, "rules, runtimes, oracle for a function"),
         ((jnp.sum, X), {"axis": 0}, "the keyword axis; .*functools.partial"),
     ],
 )

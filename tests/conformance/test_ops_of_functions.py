@@ -61,11 +61,10 @@ def test_a_fixed_axis_is_no_failure():
         return r + 2 * g + 3 * b
 
     report = tj.check(
-        fresh(grey, derive=True), X, only=("symbolic_sizes", "engine", "exported_sizes", "vmap")
+        fresh(grey, derive=True), X, only=("symbolic_sizes", "exported_sizes", "vmap")
     )
     assert verdicts(report) == {
         "symbolic_sizes": Verdict.NOT_APPLICABLE,
-        "engine": Verdict.PASSED,
         "exported_sizes": Verdict.NOT_APPLICABLE,
         "vmap": Verdict.PASSED,
     }

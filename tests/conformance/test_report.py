@@ -44,7 +44,7 @@ def test_a_report_of_failures(wrong):
     assert max(map(len, text.splitlines())) <= 100
     assert "Not run, since jvp failed: precisions, second_order" in text
     (row,) = [line for line in text.splitlines() if line.startswith("L3  jvp")]
-    assert row.split() == ["L3", "jvp", "X10.6", "-", "FAILED"]
+    assert row.split() == ["L3", "jvp", "X10.6", "X10.8", "X6.5", "-", "FAILED"]
     assert "FAILED L3 jvp: clause X10.6\n  given input 0: float64[1,1] [[" in text
     assert "  do    Correct linearize." in text
     assert [f.check for f in wrong.failures] == ["jvp"]
@@ -66,10 +66,10 @@ def test_what_follows_from_a_failure_is_not_counted_as_passed(wrong):
 
 
 def test_without_rules_nothing_of_derivatives_counts():
-    derivatives = ("jvp", "linear", "adjoint", "second_order", "vmap_of_grad", "derivatives_inside")
+    derivatives = ("jvp", "linear", "adjoint", "second_order", "vmap_of_grad")
     report = tj.check(Cube(), X, only=("value", *derivatives, "shard_map_derivative"))
     report.raise_if_failed()
-    assert len(report.not_applicable) == 7
+    assert len(report.not_applicable) == 6
     assert {f.problem for f in report.not_applicable} == {"no AD rule for the family"}
 
 
@@ -173,10 +173,6 @@ def test_an_op_without_inputs():
             for t in (-1.0, np.inf, np.nan, "a", True, [1])
         ),
         *(
-            ((ScaledSquare(), X), {"others": others}, InvalidConfig, "sequence of ops")
-            for others in ([1], ScaledSquare(), 1)
-        ),
-        *(
             ((ScaledSquare(), X), {"order": order}, InvalidConfig, "1 or 2")
             for order in (3, "2", X)
         ),
@@ -222,7 +218,6 @@ def test_one_mistake_is_told_once():
         (
             "everywhere",
             {
-                "derivative_metas": "no forward mode: the rule declares NOT_DIFFERENTIABLE",
                 "jvp": "no forward mode: the rule declares NOT_DIFFERENTIABLE",
                 "adjoint": "no forward mode: the rule declares NOT_DIFFERENTIABLE",
                 "second_order": "no reverse mode: the rule declares NOT_DIFFERENTIABLE",
@@ -231,7 +226,6 @@ def test_one_mistake_is_told_once():
         (
             "in reverse",
             {
-                "derivative_metas": "reverse mode is declared NOT_DIFFERENTIABLE",
                 "adjoint": "no reverse mode: the rule declares NOT_DIFFERENTIABLE",
                 "second_order": "no reverse mode: the rule declares NOT_DIFFERENTIABLE",
             },

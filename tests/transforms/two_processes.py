@@ -19,7 +19,6 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from tenferro_jax import einsum
 
 from ..cases import CASES, Case
 
@@ -113,7 +112,6 @@ def slices(mesh: jax.sharding.Mesh) -> dict[str, Any]:
         "assignment": lambda x, y: tuple(best_assignment("ab,bc,ca->", x, y, x, **how)),
         "gradient": total(tropical_einsum),
         "soft": total(tropical_einsum, semiring=soft),
-        "sum": total(einsum),
     }
     found = {}
     for name, spec in {"whole": P(), "rows": P("d")}.items():
