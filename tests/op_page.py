@@ -100,8 +100,7 @@ def facts(op):
     """(semantics, constraints, gradient, example) of an op, from its docstring and those of its
     bases.
     """
-    text = inspect.getdoc(op)
-    body, example = text.split("\nExample: ")
+    body, example = inspect.getdoc(op).split("\nExample: ")
     body, gradient = body.split("\nGradient: ")
     head = re.split(r"(?=\bC\d: )", body, maxsplit=1)
     inherited = [
@@ -132,8 +131,7 @@ def _escaped(found):
 
 def needs(op):
     """The constraints of an op without their numbers, and without what the head says of all."""
-    constraints = facts(op)[1].replace("C1: " + SAME, "")
-    return re.sub(r"C\d: ", "", constraints).strip()
+    return re.sub(r"C\d: ", "", facts(op)[1].replace("C1: " + SAME, "")).strip()
 
 
 def shared(ops):

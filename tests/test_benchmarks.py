@@ -131,8 +131,7 @@ def test_overheads(capsys):
 
 def test_first_call(capsys):
     found = first_call.main([8], [40], [3])
-    stages = [stage for table in found for row in table.values() for stage in row]
-    assert min(map(min, stages)) > 0
+    assert min(map(min, [stage for table in found for row in table.values() for stage in row])) > 0
     out = capsys.readouterr().out
     assert "graph/jit" in out
     assert "k = 40: trace" in out
@@ -185,8 +184,7 @@ def test_a_process_that_answers_different_networks_does_not_grow():
 
 def test_growth(capsys, monkeypatch, tmp_path):
     for table, names in (("STEPS", ("xla", "xla, gradient")), ("SWEEPS", ("batch", "operands"))):
-        few = {name: getattr(growth, table)[name] for name in names}
-        monkeypatch.setattr(growth, table, few)
+        monkeypatch.setattr(growth, table, {name: getattr(growth, table)[name] for name in names})
     files = [str(tmp_path / name) for name in ("g.json", "g.png")]
     found = growth.main(doublings=2, repeats=1, json_path=files[0], plot_path=files[1])
     assert found["time"].keys() == {"batch, xla", "batch, xla, gradient", "operands, plan"}
@@ -224,13 +222,11 @@ def test_the_page_links_every_file_of_results_once():
         "network_peers",
         "tropical_gpu",
     } == BENCHMARKS.keys()
-    page = pathlib.Path(FOLDER, "README.md").read_text()
-    linked = re.findall(r"\(results/(\w+)\.txt\)", page)
+    linked = re.findall(r"\(results/(\w+)\.txt\)", pathlib.Path(FOLDER, "README.md").read_text())
     written = {path.stem for path in RESULTS.glob("*.txt")}
     assert set(linked) == written
     assert len(linked) == len(written)
-    others = {"check_power", "tropical_avx2", "tropical_gpu"}
-    assert written - others == BENCHMARKS.keys()
+    assert written - {"check_power", "tropical_avx2", "tropical_gpu"} == BENCHMARKS.keys()
 
 
 def test_what_a_benchmark_prints_is_shown_and_kept(capfd):

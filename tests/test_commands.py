@@ -6,7 +6,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -25,9 +24,9 @@ from tenferro_jax.__main__ import main
 from tenferro_jax.extension import registry
 
 from .helpers import ends_in
+from .house import ROOT
 from .io.plain_format import sealed
 
-ROOT = pathlib.Path(__file__).parent.parent
 EINSUM = "tenferro-ext-tropical.einsum.v1"
 FACTORY = ("--register", "ext_tropical:register")
 W = np.float32([[0, 1], [2, 3]])
@@ -158,8 +157,7 @@ def process(folder, *arguments, **further):
 def typed(folder, *arguments, **further):
     """The exit code of the command in another process, and what it printed."""
     with process(folder, *arguments, **further) as running:
-        printed = running.communicate(timeout=300)
-        return running.returncode, *printed
+        return running.returncode, *running.communicate(timeout=300)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +179,7 @@ def test_inspect_as_json_tells_what_is_in_the_file(file, kind, folder, run):
     registered = json.loads(run("inspect", file, "--json", *FACTORY).out)
     assert registered["extensions"][0]["here"] == "registered"
     if kind == "graph":
-        graph = tj.load_graph(folder / file)
-        assert sum(facts["ops"].values()) == len(graph.nodes)
+        assert sum(facts["ops"].values()) == len(tj.load_graph(folder / file).nodes)
         assert facts["ops"][EINSUM] == 1
         assert facts["version"] == "format 1"
     else:

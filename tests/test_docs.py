@@ -4,10 +4,7 @@ code name the same things.
 
 import importlib
 import inspect
-import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -17,6 +14,8 @@ from tenferro_jax import errors
 from tenferro_jax.ops.vocabulary import VOCABULARY
 
 from . import check_page, op_page, run_docs
+from .helpers import python
+from .house import ROOT
 
 FREE_OF_CONSTRAINTS = {
     "Neg",
@@ -27,20 +26,14 @@ FREE_OF_CONSTRAINTS = {
     "OneMinusSquare",
     "OptimizationBarrier",
 }
-ROOT = pathlib.Path(__file__).parent.parent
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["pages", "docstrings"])
 def test_every_example_runs_and_prints_what_is_written(part):
-    command = [sys.executable, "-m", "tests.run_docs", part]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    blocks, examples = map(
-        int, re.match(r"(\d+) blocks, (\d+) examples, 0 problems", done.stdout).groups()
-    )
+    printed = python("-m", "tests.run_docs", part)
+    found = re.match(r"(\d+) blocks, (\d+) examples, 0 problems", printed)
+    blocks, examples = map(int, found.groups())
     assert (blocks >= 13, examples >= 70) == (part == "pages", part == "docstrings")
 
 
@@ -148,16 +141,17 @@ def test_the_first_screen_of_the_readme():
     assert "make test" in "\n".join(first)
 
 
-def test_a_guide_is_short():
+@pytest.mark.parametrize("path", [ROOT / "docs/tour.md", *(ROOT / "docs/guides").glob("*.md")])
+def test_a_guide_is_short(path):
     """Three screens of 50 lines at 100 columns."""
-    for path in [ROOT / "docs/tour.md", *(ROOT / "docs/guides").glob("*.md")]:
-        text = re.sub("```mermaid.*?```", "a picture", path.read_text(), flags=re.DOTALL)
-        lines = text.splitlines()
-        shown = sum(max(1, -(-len(line) // 100)) for line in lines)
-        assert shown <= 150, f"{path.name}: {shown}"
+    text = re.sub("```mermaid.*?```", "a picture", path.read_text(), flags=re.DOTALL)
+    lines = text.splitlines()
+    shown = sum(max(1, -(-len(line) // 100)) for line in lines)
+    assert shown <= 150, f"{path.name}: {shown}"
 
 
-def test_retired_names_stay_out():
+@pytest.mark.parametrize("package", ["tenferro_jax", "ext_tropical"])
+def test_retired_names_stay_out(package):
     retired = (
         "SemiringOpKind",
         "SemiringOps",
@@ -166,6 +160,5 @@ def test_retired_names_stay_out():
         "compile_semiring_to_exec",
         "eval_semiring_ir",
     )
-    for package in ("tenferro_jax", "ext_tropical"):
-        for path in (ROOT / package).rglob("*.py"):
-            assert not [name for name in retired if name in path.read_text()], path
+    for path in (ROOT / package).rglob("*.py"):
+        assert not [name for name in retired if name in path.read_text()], path

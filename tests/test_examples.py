@@ -4,12 +4,8 @@ eyes of other people's code.
 
 import importlib
 import itertools
-import os
-import pathlib
 import re
 import runpy
-import subprocess
-import sys
 
 import bayesian_network
 import independent_sets
@@ -23,11 +19,12 @@ import viterbi_decoding
 
 from ext_tropical import Chain
 
+from .helpers import python
+from .house import ROOT
 from .sweep import times
 
 pytestmark = pytest.mark.slow
 
-ROOT = pathlib.Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs/examples"
 PROGRAMS = sorted(
     path.name
@@ -279,16 +276,7 @@ def test_a_program_prints_what_the_page_says(program, capsys):
 
 
 def test_a_program_runs_as_a_user_runs_it(tmp_path):
-    command = [sys.executable, str(EXAMPLES / "shortest_paths.py")]
-    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=environment,
-        cwd=tmp_path,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    judge_page("shortest_paths.py", done.stdout.splitlines())
+    program = EXAMPLES / "shortest_paths.py"
+    environment = {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    printed = python(program, folder=tmp_path, is_silent=True, **environment)
+    judge_page("shortest_paths.py", printed.splitlines())

@@ -10,8 +10,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import jax
 import networkx as nx
@@ -19,11 +17,12 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+from .helpers import python
+from .house import ROOT
 from .sweep import times
 
 pytestmark = pytest.mark.slow
 
-ROOT = pathlib.Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs/examples"
 LARGEST = 60_000
 
@@ -37,19 +36,6 @@ def _as_users_have_it():
         jax.numpy_rank_promotion("allow"),
     ):
         yield
-
-
-def run(program, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, EXAMPLES / program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ
-        | {"XLA_FLAGS": "", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH')}"}
-        | environment,
-    )
 
 
 ARGUMENTS = {
@@ -75,13 +61,14 @@ def alike(line, shown, tolerance):
 def test_a_program_prints_what_the_page_says_and_draws(program, tmp_path):
     if program == "ffi_kernel.py":
         needs_a_compiler()
-    done = run(program, *ARGUMENTS[program], f"--picture={tmp_path / 'new.png'}")
-    assert (done.returncode, done.stderr) == (0, "")
+    arguments = [*ARGUMENTS[program], f"--picture={tmp_path / 'new.png'}"]
+    environment = {"XLA_FLAGS": "", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH')}"}
+    shown = python(EXAMPLES / program, *arguments, is_silent=True, **environment)
     page = (EXAMPLES / "README.md").read_text()
-    (shown,) = re.findall(rf"^\| \[{program}\]\({program}\).*\| `([^`]*)` \|$", page, re.MULTILINE)
+    (wanted,) = re.findall(rf"^\| \[{program}\]\({program}\).*\| `([^`]*)` \|$", page, re.MULTILINE)
     tolerance = 9 if "--steps=500" in ARGUMENTS[program] else 0.34
-    printed = done.stdout.splitlines()
-    assert any(alike(line, shown, tolerance) for line in printed), done.stdout
+    printed = shown.splitlines()
+    assert any(alike(line, wanted, tolerance) for line in printed), shown
     if program == "tropical_attention.py":  # on the largest graphs
         ours, others = (float(NUMBER.findall(line)[-2]) for line in printed)
         assert ours < 0.7 * others
@@ -134,8 +121,7 @@ def test_the_gradient_of_isotonic_fits_by_differences_of_scipy(ffi_kernel):
     fits, gradient = ffi_kernel.judged(ffi_kernel.noisy(30, rows=2))
     assert fits < 1e-6
     assert gradient < 1e-4
-    x = np.full(3, np.nan, np.float32)
-    for some_nan in (x, np.float32([1, np.nan, 0])):
+    for some_nan in (np.full(3, np.nan, np.float32), np.float32([1, np.nan, 0])):
         assert np.isnan(ffi_kernel.isotonic(some_nan)).all()
 
 
@@ -177,8 +163,7 @@ def test_routes_and_losses_against_all_routes_of_the_grid():
 def test_a_learned_map_against_dijkstra_and_networkx():
     layer = importlib.import_module("shortest_path_layer")
     maps = layer.maps(2, 12, seed=3)
-    model = layer.eqx.nn.MLP(3, "scalar", 8, 1, key=jax.random.key(1))
-    learned = layer.learned_times(model, maps)
+    learned = layer.learned_times(layer.eqx.nn.MLP(3, "scalar", 8, 1, key=jax.random.key(1)), maps)
     assert np.isinf(learned).any()
     np.testing.assert_allclose(layer.least_times(learned), layer.dijkstra(learned), rtol=1e-6)
     taken = layer.time_taken(learned, maps.times)
@@ -204,8 +189,7 @@ def test_a_tagger_against_crfsuite(tmp_path):
     known, new = crf.lines(fnmatch), crf.lines(graphlib)
 
     def items(lines):
-        rows = zip(lines.seen, lines.tags, lines.inside)
-        for seen, tags, inside in rows:
+        for seen, tags, inside in zip(lines.seen, lines.tags, lines.inside):
             names = [[f"{i}:{code}" for i, code in enumerate(near)] for near in seen[inside]]
             yield names, [crf.TAGS[tag] for tag in tags[inside]]
 
@@ -263,8 +247,7 @@ def test_tropical_attention_is_the_naive_form_with_less_memory():
 
 
 def test_the_shortest_paths_to_learn_against_networkx():
-    layer = importlib.import_module("tropical_attention")
-    given, lengths = layer.graphs(1, 5, seed=4)
+    given, lengths = importlib.import_module("tropical_attention").graphs(1, 5, seed=4)
     roads = nx.Graph()
     for i, (x, y, entry) in enumerate(given[0].tolist()):
         roads.add_edge("source", i, weight=entry)

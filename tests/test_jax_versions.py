@@ -21,8 +21,8 @@ from tenferro_jax.errors import Unsupported
 from tenferro_jax.extension.routes import equations
 
 from .helpers import ends_in
+from .house import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent
 PAGE = (ROOT / "docs/jax_versions.md").read_text()
 VECTOR, MATRIX = np.ones(2, np.float32), np.ones((2, 2), np.float32)
 Pair, Other, Third = (collections.namedtuple(name, "x") for name in ("Pair", "Other", "Third"))

@@ -4,30 +4,20 @@ the extras iree and onnx.
 
 import importlib.util
 import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
+from .helpers import python
+from .house import ROOT
 from .other_systems import FAILURES, programs
 
-ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / "docs/guides/other_programs.md"
 
 
-def process(command):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    how = {"capture_output": True, "text": True, "timeout": 1200, "check": False}
-    return subprocess.run(command, cwd=ROOT, env=environment, **how)
-
-
 def differences(system):
-    done = process([sys.executable, "-m", "tests.other_systems", system])
-    assert done.returncode == 0, done.stderr
-    return dict(map(json.loads, done.stdout.splitlines()))
+    printed = python("-m", "tests.other_systems", system, JAX_PLATFORMS="cpu")
+    return dict(map(json.loads, printed.splitlines()))
 
 
 @pytest.mark.slow
@@ -67,8 +57,7 @@ print(f(*args).shape)
 def test_a_conversion_to_onnx_leaves_traces_in_jits_caches():
     if importlib.util.find_spec("jax2onnx") is None:
         pytest.skip("not installed: pip install '.[onnx]' (jax2onnx, onnxruntime)")
-    done = process([sys.executable, "-c", AFTER])
-    assert done.stdout.splitlines() == ["NotImplementedError", "(9,)"], done.stderr
+    assert python("-c", AFTER, JAX_PLATFORMS="cpu").splitlines() == ["NotImplementedError", "(9,)"]
 
 
 def test_the_page_has_a_row_for_each_program():

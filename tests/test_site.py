@@ -9,15 +9,14 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import urllib.parse
 
 import pytest
 
+from .helpers import python
+from .house import ROOT
 from .run_docs import BLOCK
 
-ROOT = pathlib.Path(__file__).parent.parent
 PACKAGES = {
     "tenferro_jax": "tenferro_jax",
     "tenferro_jax.extension": "extension",
@@ -69,12 +68,7 @@ def dead_links(site, pages):
 @pytest.mark.slow
 def test_the_site(tmp_path):
     pytest.importorskip("mkdocs", reason="the extra docs is not installed")
-    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    python("-m", "mkdocs", "build", "--site-dir", tmp_path, NO_MKDOCS_2_WARNING="1")
     pages = {path: Page(path) for path in tmp_path.rglob("*.html")}
     assert len(pages) > 40
     assert list(dead_links(tmp_path, pages)) == []

@@ -1,5 +1,7 @@
 """What users install: the sdist has all that a build and the tests need; one wheel serves every
-Python of a platform, and one without native kernels every platform.
+Python of a platform, and one without native kernels every platform. What `new` makes installs as it
+is, without a network, passes its own tests and the check of the command line, and is found by files
+that need it.
 """
 
 import ctypes
@@ -8,30 +10,20 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+from tenferro_jax.__main__ import main
+
+from .helpers import python
+from .house import ROOT
+
 LIBRARY = "ext_tropical/step/native/kernels.shared"
 IGNORED = shutil.ignore_patterns("__pycache__", "*.shared", "*.egg-info")
 SHIPPED = ("benchmarks", "docs", "ext_tropical", "tenferro_jax", "tests")
-
-
-def setup(folder, *command, **environment):
-    done = subprocess.run(
-        [sys.executable, "setup.py", "-q", *command],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +35,7 @@ def source(tmp_path_factory):
     for path in ROOT.iterdir():
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, folder / "tree")
-    setup(folder / "tree", "sdist", "--dist-dir", folder)
+    python("setup.py", "-q", "sdist", "--dist-dir", folder, folder=folder / "tree")
     (packed,) = folder.glob("*.tar.gz")
     with tarfile.open(packed) as members:
         members.extractall(folder, filter="data")
@@ -53,7 +45,7 @@ def source(tmp_path_factory):
 def wheel(source, folder, **environment):
     """The path of a wheel, its tag and its metadata, and what is in it, unpacked."""
     built = ["build", "--build-base", folder / "b", "--build-lib", folder / "lib"]
-    setup(source, *built, "bdist_wheel", "-d", folder, **environment)
+    python("setup.py", "-q", *built, "bdist_wheel", "-d", folder, folder=source, **environment)
     (path,) = folder.glob("*.whl")
     with zipfile.ZipFile(path) as members:
         members.extractall(folder / "unpacked")
@@ -121,16 +113,86 @@ x = np.ones((64, 64), np.float32)
 print(ext_tropical.__file__, doctor(), tenferro_jax.routes(lambda x: ext_tropical.tropical_einsum("ij,jk->ik", x, x), x)[0], sep="\\n")
 print(ext_tropical.tropical_einsum("ij,jk->ik", x, x).max())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=unpacked,
-        env=os.environ | {"XLA_FLAGS": "", "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    where, line, route, value = done.stdout.splitlines()
+    printed = python("-c", program, folder=unpacked, XLA_FLAGS="", PYTHONPATH="")
+    where, line, route, value = printed.splitlines()
     assert pathlib.Path(where).is_relative_to(unpacked)
     assert line == "native kernels: absent (not built; install with a C++17 compiler at hand)"
     assert "its kernel declines: not built" in route
     assert value == "2.0"
+
+
+# --- a package that `new` makes -------------------------------------------------------------------
+
+
+NEXT = "made {0}; next:\n  cd {0} && pip install -e '.[test]'\n  pytest\n"
+
+
+def test_new_makes_a_package_and_changes_nothing_that_exists(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "Soft-my_package"]) == 0
+    assert capsys.readouterr().out == NEXT.format("Soft-my_package")
+    folder = tmp_path / "Soft-my_package"
+    texts = {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    assert set(texts) == {
+        ".github/workflows/test.yml",
+        "README.md",
+        "pyproject.toml",
+        "src/soft_my_package/__init__.py",
+        "tests/test_soft_my_package.py",
+    }
+    project = tomllib.loads(texts["pyproject.toml"])["project"]
+    assert project["name"] == "Soft-my_package"
+    assert project["entry-points"] == {
+        "tenferro_jax.extensions": {"Soft-my_package": "soft_my_package"}
+    }
+    assert '@tj.op("Soft-my_package.soft_plus.v1")' in texts["src/soft_my_package/__init__.py"]
+    assert "from soft_my_package import" in texts["tests/test_soft_my_package.py"]
+    (tmp_path / "file").write_text("mine")
+    for name, text in (
+        ("Soft-my_package", "given Soft-my_package, which exists; needed a new folder"),
+        ("file", "given file, which exists"),
+        ("json", "module json is installed"),
+        ("Tenferro-JAX", "module tenferro_jax is installed"),
+        ("opt-einsum", "module opt_einsum is installed"),
+        *((name, f"given {name!r}; needed letters") for name in ("", "a b", "a.b", "../a", "1a")),
+        *((name, f"given {name!r}; needed letters") for name in ("a-", "_a", "é", "class", "a/b")),
+    ):
+        assert main(["new", name]) == 2
+        assert text in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Soft-my_package", "file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_what_new_makes_installs_passes_its_tests_and_is_found_by_files(tmp_path):
+    site = tmp_path / "site"
+
+    def run(*arguments, folder=tmp_path, code=0, places=(site, ROOT)):
+        places = os.pathsep.join(map(str, places))
+        environment = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONPATH": places}
+        return python(*arguments, folder=folder, code=code, **environment)
+
+    assert run("-m", "tenferro_jax", "new", "my-package") == NEXT.format("my-package")
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", site]
+    run("-m", "pip", "install", *options, "./my-package")
+    assert [path.name for path in site.glob("*.dist-info")] == ["my_package-0.1.0.dist-info"]
+    tests = run("-m", "pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path / "my-package")
+    assert " passed" in tests
+    run(
+        "-c",
+        "import my_package, numpy as np, tenferro_jax as tj; x = np.zeros(2, np.float32);"
+        "tj.save_graph(tj.trace(my_package.soft_plus, x), 'soft.graph')",
+    )
+    read = (  # by the entry point, in a process that does not import the package
+        "import numpy as np, tenferro_jax as tj; x = np.zeros(2, np.float32);"
+        "graph = tj.load_graph('soft.graph', trusted=True);"
+        "print(tj.jvp(graph).to_jax()(x, x + 1)[1])"
+    )
+    assert run("-c", read) == "[0.5 0.5]\n"
+    run("-c", read, code=1, places=(ROOT,))
+    checked = run("-m", "tenferro_jax", "check", "my_package:soft_plus", "--input", "float32[3]")
+    assert checked.startswith("my-package.soft_plus.v1")

@@ -27,8 +27,7 @@ The transforms: {names}.
 
 def summary(op):
     """The first sentence of an op's docstring, without a period."""
-    paragraph = " ".join(inspect.getdoc(op).split("\n\n")[0].split())
-    return paragraph.split(". ")[0].rstrip(".")
+    return " ".join(inspect.getdoc(op).split("\n\n")[0].split()).split(". ")[0].rstrip(".")
 
 
 def kind_row(kind):

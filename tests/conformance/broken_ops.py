@@ -701,23 +701,17 @@ def _growing(broken):
     return Growing() if broken else ByClass()
 
 
-def _cube(mistake):
-    return {
-        "make": lambda broken: Cube(),
-        "rules": _rule(lambda broken: CubeRule(mistake if broken else "")),
+def _mistaken(op, rule, **further):
+    """What a defect has whose op is right and whose rule has a mistake, which is still to be said."""
+    return lambda mistake: {
+        "make": lambda broken: op(),
+        "rules": _rule(lambda broken: rule(mistake if broken else "")),
+        **further,
     }
 
 
-def _mean(mistake):
-    return {
-        "make": lambda broken: Mean(),
-        "rules": _rule(lambda broken: MeanRule(mistake if broken else "")),
-    }
-
-
-def _product(mistake):
-    rules = _rule(lambda broken: ProductRule(mistake if broken else ""))
-    return {"make": lambda broken: Product(), "inputs": (X, Y), "rules": rules}
+_cube, _mean = _mistaken(Cube, CubeRule), _mistaken(Mean, MeanRule)
+_product = _mistaken(Product, ProductRule, inputs=(X, Y))
 
 
 def _on_host(wrong: str) -> Callable[[bool], ExtensionOp]:

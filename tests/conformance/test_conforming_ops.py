@@ -1,5 +1,5 @@
 """Ops that keep the contract: every check passes but for an exact list that does not apply, with
-its reasons.
+its reasons. Ops that break a clause are found, and their repaired twins pass the same check.
 """
 
 import itertools
@@ -11,11 +11,15 @@ import ext_tropical
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum
 from ext_tropical.step.einsum_op import Outputs
+from tenferro_jax.conformance import conformance_tests
+from tenferro_jax.errors import ConformanceError
 from tenferro_jax.extension import ExtensionOp
 
 from ..cases import CASES, ids
+from ..helpers import ends_in, passes
 from ..oracles import brute_force
 from ..sweep import some
+from .broken_ops import DEFECTS, arguments
 from .conforming_ops import RULES as FURTHER_RULES
 from .conforming_ops import (
     Backwards,
@@ -170,8 +174,7 @@ def not_applicable(report):
 
 @pytest.mark.slow
 def test_finite_differences_of_restricted_values_do_not_apply():
-    report = tj.check(Entropy(), np.array([0.2, 0.3, 0.5]), rules=FURTHER_RULES)
-    assert report.ok, str(report)
+    report = passes(Entropy(), np.array([0.2, 0.3, 0.5]), rules=FURTHER_RULES)
     assert (
         "the op refuses values near the example (probabilities that add up to"
         in not_applicable(report)["jvp"]
@@ -180,8 +183,7 @@ def test_finite_differences_of_restricted_values_do_not_apply():
 
 @pytest.mark.slow
 def test_a_rule_may_raise_for_an_input_that_the_op_is_not_linear_in():
-    report = tj.check(Quotient(), np.array([2.0, 0.5]), np.array([1.0, -1.0]), rules=FURTHER_RULES)
-    assert report.ok, str(report)
+    report = passes(Quotient(), np.array([2.0, 0.5]), np.array([1.0, -1.0]), rules=FURTHER_RULES)
     assert "linear_transpose" not in not_applicable(report)
 
 
@@ -195,8 +197,7 @@ VALUES_REFUSED = {
 @pytest.mark.parametrize("name", VALUES_REFUSED)
 def test_a_host_form_that_refuses_values_made_from_the_example(name):
     op, inputs = VALUES_REFUSED[name]
-    report = tj.check(op, *inputs)
-    assert report.ok, str(report)
+    report = passes(op, *inputs)
     problems = {f.check: f.problem for f in report.findings}
     assert ("refuses values made from the example" in problems["vmap"]) is (
         name == "a distribution"
@@ -229,8 +230,7 @@ BEYOND = {
 @pytest.mark.parametrize("name", BEYOND)
 def test_what_cannot_be_asked_is_told(name):
     op, inputs, check, reason = BEYOND[name]
-    report = tj.check(op, *inputs)
-    assert report.ok, str(report)
+    report = passes(op, *inputs)
     assert reason in {f.check: f.problem for f in report.findings}[check]
 
 
@@ -258,3 +258,23 @@ def test_the_tropical_family(semiring, outputs):
     assert not_applicable(report) == NO_TRANSPOSE | (
         NO_SPLIT if outputs is Outputs.VALUE_AND_WINNER else {}
     )
+
+
+# --- ops that break one clause, and their repaired twins ------------------------------------------
+
+
+@pytest.mark.few(14)
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_found_and_its_repair_accepted(name):
+    defect = DEFECTS[name]
+    (op, inputs), keywords = arguments(defect, broken=True)
+    ends_in(
+        lambda: conformance_tests(op, *inputs, **keywords)(defect.check),
+        ConformanceError,
+        rf"FAILED L\d {defect.check}: clause {defect.clause.replace('.', '[.]')}\n",
+    )
+    (op, inputs), keywords = arguments(defect, broken=False)
+    try:
+        conformance_tests(op, *inputs, **keywords)(defect.check)
+    except pytest.skip.Exception as reason:
+        pytest.fail(f"not applicable to the twin: {reason}")

@@ -106,8 +106,7 @@ def of_table(x):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float32", "complex128", "bool"])
 def test_dtypes_and_of_booleans_the_sum_is_or_and_the_product_and(dtype):
-    whole = integers([(3, 3)], dtype)[0]
-    cases = of_table(whole)
+    cases = of_table(integers([(3, 3)], dtype)[0])
     for (equation, xs), found in zip(cases, both(cases)):
         for got in found:
             assert got.dtype == dtype
@@ -124,8 +123,7 @@ def test_preferred_element_type_is_what_sums_are_made_in(dtypes):
     """
     if dtypes == ("int8", "int32") and jax.default_backend() != "cpu":
         pytest.skip("XLA's own products of int8 are wrong there")
-    whole = np.full((3, 3), 101).astype(dtypes[0])
-    cases = of_table(whole)
+    cases = of_table(np.full((3, 3), 101).astype(dtypes[0]))
     for (equation, xs), found in zip(cases, both(cases, preferred_element_type=dtypes[1])):
         want = np.einsum(equation, *xs, dtype=dtypes[1])
         for got in found:
@@ -192,8 +190,7 @@ def test_mixed_dtypes_promote_alike_for_arrays_and_tensors():
         with jax.numpy_dtype_promotion("standard"):
             want = jnp.einsum(equation, *xs)
         for got in found:
-            assert got.dtype == want.dtype
-            np.testing.assert_array_equal(got, want)
+            np.testing.assert_array_equal(got, want, strict=True)
     assert einsum("i,->i", np.float32([1, 2]), 0.5).dtype == np.float32
 
 
@@ -228,15 +225,15 @@ INTERLEAVED = [
 ]
 
 
-def test_the_interleaved_form():
-    for labels, shapes in INTERLEAVED:
-        xs = integers(shapes)
-        pairs = [part for pair in zip(xs, labels, strict=False) for part in pair]
-        call = [*pairs, *labels[len(xs) :]]
-        for first in (xs[0], TracedTensor.from_array(xs[0])):
-            got = einsum(first, *call[1:])
-            got = got.eval(ENGINE) if isinstance(got, TracedTensor) else got
-            np.testing.assert_array_equal(got, np.einsum(*call), strict=True)
+@pytest.mark.parametrize(("labels", "shapes"), INTERLEAVED)
+def test_the_interleaved_form(labels, shapes):
+    xs = integers(shapes)
+    pairs = [part for pair in zip(xs, labels, strict=False) for part in pair]
+    call = [*pairs, *labels[len(xs) :]]
+    for first in (xs[0], TracedTensor.from_array(xs[0])):
+        got = einsum(first, *call[1:])
+        got = got.eval(ENGINE) if isinstance(got, TracedTensor) else got
+        np.testing.assert_array_equal(got, np.einsum(*call), strict=True)
 
 
 @pytest.mark.slow
@@ -274,14 +271,14 @@ def test_symbolic_sizes():
     )
 
 
-def test_a_chain_is_dot_products_without_transposes():
+@pytest.mark.parametrize("equation", ["ij,jk,kl->il", "ij,jk,kl->li"])
+def test_a_chain_is_dot_products_without_transposes(equation):
     a, b, c = (
         TracedTensor.input(name, np.float32, shape)
         for name, shape in [("a", (2, 3)), ("b", (3, 4)), ("c", (4, 5))]
     )
-    for equation in ("ij,jk,kl->il", "ij,jk,kl->li"):
-        graph = einsum(equation, a, b, c).graph()
-        assert [type(node.op) for node in graph.nodes] == [DotGeneral, DotGeneral]
+    graph = einsum(equation, a, b, c).graph()
+    assert [type(node.op) for node in graph.nodes] == [DotGeneral, DotGeneral]
 
 
 ONES = np.ones((2, 3))
@@ -308,7 +305,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("equation", WRONG)
-def test_refusals(equation):
+def test_wrong_equations(equation):
     operands, kind, text = WRONG[equation]
     each_ends_in(
         (lambda: einsum(equation, *operands), kind, f"(?s){text}"),

@@ -5,8 +5,6 @@ refusals.
 import collections
 import itertools
 import math
-import os
-import subprocess
 import sys
 
 import jax.export
@@ -24,7 +22,7 @@ from tenferro_jax.einsum import parse_equation, parse_interleaved
 from tenferro_jax.einsum.notation import axis_label
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 
-from ..helpers import each_ends_in, ends_in
+from ..helpers import each_ends_in, ends_in, python
 
 CHAIN = "ab,bc,cd,de->ae"
 SHAPES = [(2, 30), (30, 4), (4, 50), (50, 3)]
@@ -41,9 +39,9 @@ COSTS = {  # of the five ways to put brackets those with small factors
 }
 
 
-def test_costs_counted_by_hand():
-    for cost, ways in COSTS.items():
-        assert [plan_einsum(CHAIN, SHAPES, way).cost for way in ways] == [cost] * len(ways)
+@pytest.mark.parametrize(("cost", "ways"), list(COSTS.items()))
+def test_costs_counted_by_hand(cost, ways):
+    assert [plan_einsum(CHAIN, SHAPES, way).cost for way in ways] == [cost] * len(ways)
 
 
 def test_true_is_auto_and_false_goes_from_left_to_right():
@@ -120,8 +118,7 @@ def test_small_tables_do_not_spoil_a_plan(kind, place):
         every = {"before": [*small, *larger], "behind": [*larger, *small]}.get(place)
         if every is None:
             every = [(*larger, *small)[i] for i in rng.permutation(len(larger) + len(small))]
-        shapes = [(values,) * len(s) for s in every]
-        found = plan_einsum(equation_of(every), shapes, algorithm)
+        found = plan_einsum(equation_of(every), [(values,) * len(s) for s in every], algorithm)
         kept = [s for s in dict.fromkeys(every) if s in larger]
         alone = plan_einsum(equation_of(kept), [(values,) * len(s) for s in kept], algorithm)
         joining = sum(values ** max(2, len(s)) for s in small) if small[-1] in more else 0
@@ -154,16 +151,7 @@ def test_plans_do_not_depend_on_the_hashes_of_a_process():
         "s = graph('8 neighbours', None);"
         "print(plan_einsum(equation_of(s), [(2, 2)] * len(s)).steps)"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": str(seed)},
-            check=True,
-            capture_output=True,
-        ).stdout
-        for seed in range(3)
-    }
-    assert len(found) == 1
+    assert len({python("-c", code, PYTHONHASHSEED=str(seed)) for seed in range(3)}) == 1
 
 
 def test_symbolic_sizes_count_as_the_nominal_one():

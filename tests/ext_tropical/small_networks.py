@@ -39,8 +39,7 @@ def network(seed):
     terms = ["".join(rng.choice(list(sizes), rng.integers(1, 4), False)) for _ in range(8)]
     if seed % 3 == 1:
         terms[0] += terms[0][0]
-    used = sorted(set("".join(terms)))
-    output = "".join(rng.choice(used, seed % 4 % 3, replace=False))
+    output = "".join(rng.choice(sorted(set("".join(terms))), seed % 4 % 3, replace=False))
     shapes = [[sizes[label] for label in term] for term in terms]
     if seed % 3 == 2:
         shapes[1][0] = 1
@@ -146,8 +145,7 @@ def shares(equation, *operands):
     joint = list(dict.fromkeys(equation.replace(",", "").replace("->", "")))
     inputs, output = equation.split("->")
     every = candidates(np.add, f"{inputs}->{''.join(joint)}", operands)[..., 0]
-    total = spread(soft(equation, *operands), output, joint)
-    share = np.exp((every - total) / TEMPERATURE)
+    share = np.exp((every - spread(soft(equation, *operands), output, joint)) / TEMPERATURE)
     places = dict(zip(joint, np.indices(share.shape), strict=True))
     return scattered(inputs, operands, places, [share] * len(operands))
 

@@ -38,9 +38,7 @@ KINDS = ("numbers", "ties", "forbidden", "nan", "infinite")
 
 
 def op_of(semiring, form, band, has_lengths=False):
-    key = SemiringKey.of(semiring)
-    is_log = not isinstance(semiring, str)
-    return Alignment(key, *form, band, not is_log, has_lengths)
+    return Alignment(SemiringKey.of(semiring), *form, band, isinstance(semiring, str), has_lengths)
 
 
 def entries(kind, shape, dtype, seed=0):

@@ -17,6 +17,7 @@ from ext_tropical import closure, log_sum_exp, min_plus
 from ext_tropical.uses.closure import BLOCK, ClosureResult, matrix_power
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
+from ..helpers import equal
 from ..oracles import ALGEBRAS, object_einsum
 from ..sweep import in_turn, times
 from .judges import refusals, temporary_bytes
@@ -65,8 +66,7 @@ def test_power_zero_is_the_identity(name):
 def test_power_of_batches_and_its_gradient():
     a = np.random.default_rng(0).integers(-5, 5, (2, 3, 4, 4)).astype(float)
     got = matrix_power(a, 5)
-    for at in np.ndindex(2, 3):
-        np.testing.assert_array_equal(got[at], matrix_power(a[at], 5))
+    equal(*((got[at], matrix_power(a[at], 5)) for at in np.ndindex(2, 3)))
     total = jax.grad(lambda a: matrix_power(a, 5).sum())(a)
     assert total.sum() == 5 * got.size  # every entry is a walk of five edges
 
@@ -254,9 +254,7 @@ def test_walks_between_blocks_through_improving_cycles():
     for _ in range(times(2)):
         weights, lengths, endless, on_cycle = with_negative_cycles(rng, n)
         result = closure(weights)
-        np.testing.assert_array_equal(result.value, lengths)
-        np.testing.assert_array_equal(result.converged, ~endless)
-        np.testing.assert_array_equal(result.on_cycle, on_cycle)
+        equal((result.value, lengths), (result.converged, ~endless), (result.on_cycle, on_cycle))
         for s, t in rng.integers(0, n, (400, 2)).tolist():
             walk = nodes_of(result, s, t)
             total = sum(weights[edge] for edge in itertools.pairwise(walk))
@@ -269,8 +267,7 @@ def test_walks_between_blocks_through_improving_cycles():
 @pytest.mark.few(2)
 @pytest.mark.parametrize("n", [2, 5, 9])
 def test_predecessors_lead_back_to_the_source(n):
-    rng = np.random.default_rng(n)
-    weights = graph(rng, n)
+    weights = graph(np.random.default_rng(n), n)
     result = closure(weights)
     value, before = np.asarray(result.value), np.asarray(result.predecessors())
     assert before.dtype == np.int32
@@ -307,8 +304,7 @@ def test_rows_of_predecessors_are_trees_though_sums_are_rounded(kind):
 
 
 def test_walks_end_where_nothing_converges():
-    weights = np.full((5, 5), -1.0)
-    result = closure(weights)
+    result = closure(np.full((5, 5), -1.0))
     assert not result.converged.any()
     walk = result.walk(0, 1).tolist()
     assert (walk[0], walk[-1]) == (0, 1)
@@ -336,8 +332,7 @@ def with_negative_cycles(rng, n):
         except csgraph.NegativeCycleError:
             on_cycle[members] = True
     endless = reached[:, on_cycle].astype(int) @ reached[on_cycle].astype(int) > 0
-    kept = np.where(on_cycle[:, None] | on_cycle, INF, weights)
-    lengths = csgraph.johnson(sparse(kept))
+    lengths = csgraph.johnson(sparse(np.where(on_cycle[:, None] | on_cycle, INF, weights)))
     return weights, np.where(endless, -INF, lengths), endless, on_cycle
 
 
@@ -355,16 +350,13 @@ def test_walks_through_an_improving_cycle_have_the_infimum(name, n):
     assert 0 < on_cycle.mean() < 1
     turn = TURNED[name]
     result = jax.jit(jax.vmap(functools.partial(closure, semiring=name)))(turn(graphs))
-    np.testing.assert_array_equal(result.value, turn(lengths))
-    np.testing.assert_array_equal(result.converged, ~endless)
-    np.testing.assert_array_equal(result.on_cycle, on_cycle)
+    equal((result.value, turn(lengths)), (result.converged, ~endless), (result.on_cycle, on_cycle))
     if name == "max_mul":
         return
     whole = {INF: np.iinfo(np.int32).max, -INF: np.iinfo(np.int32).min}
     narrow = np.vectorize(lambda x: whole.get(x, x), otypes=[np.int32])
     got = jax.jit(jax.vmap(functools.partial(closure, semiring=name)))(narrow(turn(graphs)))
-    np.testing.assert_array_equal(got.value, narrow(turn(lengths)))
-    np.testing.assert_array_equal(got.converged, ~endless)
+    equal((got.value, narrow(turn(lengths))), (got.converged, ~endless))
     derivative = np.asarray(
         jax.jit(jax.vmap(jax.jacrev(lambda a: closure(a, semiring=name).value)))(turn(graphs[:8]))
     )
@@ -430,13 +422,12 @@ def test_the_gradient_of_a_batch_is_that_of_each_graph():
 
 
 def test_integers_and_sixteen_bits():
-    rng = np.random.default_rng(9)
-    weights = graph(rng, 9)
+    weights = graph(np.random.default_rng(9), 9)
     want, most = lengths(weights), np.iinfo(np.int32).max
     whole = np.where(np.isfinite(weights), weights, most).astype(np.int32)
-    np.testing.assert_array_equal(closure(whole).value, np.where(np.isfinite(want), want, most))
-    np.testing.assert_array_equal(
-        closure(jnp.asarray(weights, "bfloat16")).value.astype(float), want
+    equal(
+        (closure(whole).value, np.where(np.isfinite(want), want, most)),
+        (closure(jnp.asarray(weights, "bfloat16")).value.astype(float), want),
     )
 
 
@@ -449,9 +440,11 @@ def test_the_result_is_a_pytree_for_jit_and_vmap():
     befores = jax.vmap(lambda r: r.predecessors())(results)
     for i, weights in enumerate(many):
         one = closure(weights, semiring=min_plus)
-        np.testing.assert_array_equal(results.value[i], one.value)
-        np.testing.assert_array_equal(walks[i][walks[i] >= 0], one.walk(0, 4))
-        np.testing.assert_array_equal(befores[i], one.predecessors())
+        equal(
+            (results.value[i], one.value),
+            (walks[i][walks[i] >= 0], one.walk(0, 4)),
+            (befores[i], one.predecessors()),
+        )
 
 
 def test_walks_are_the_same_wherever_a_result_is_asked_first():

@@ -32,7 +32,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, TenferroE
 from tenferro_jax.extension.registry import require_extension_factory
 from tenferro_jax.payload_text import payload_json
 
-from ..helpers import ends_in
+from ..helpers import ends_in, equal
 from .judges import refusals
 
 A, B = np.ones((2, 3)), np.ones((3, 4))
@@ -61,8 +61,7 @@ def test_as_many_entries_are_contracted_as_an_int32_numbers():
     ],
 )
 def test_what_is_no_step(equation, column, text):
-    with pytest.raises(InvalidConfig) as error:
-        TropicalEinsum(max_plus, equation)
+    error = ends_in(lambda: TropicalEinsum(max_plus, equation), InvalidConfig)
     assert text in str(error.value)
     assert str(error.value).endswith(f"\n  {equation}\n  {' ' * column}^")
 
@@ -197,19 +196,21 @@ def test_integers_beyond_32_bits_while_64_are_off():
 def test_wrong_numbers_of_operands(call):
     for equation in ("ij,jk->ik", "ij,jk,kl->il", "...ij,jk->...ik"):
         for given in ((), (A,), (A, B, B, B)):
-            with pytest.raises(
+            ends_in(
+                lambda: call(equation, *given),
                 InvalidConfig,
-                match=f"given {len(given)} operands?; needed {equation.count(',') + 1}",
-            ):
-                call(equation, *given)
-    with pytest.raises(InvalidConfig, match="not text"):
-        call(A)
+                f"given {len(given)} operands?; needed {equation.count(',') + 1}",
+            )
+    ends_in(lambda: call(A), InvalidConfig, "not text")
 
 
 def test_unknown_semirings_are_told_the_known():
     for given in ("max-plus", "", None, 3, SelectiveSemiring()):
-        with pytest.raises(InvalidConfig, match="needed a registered semiring: ") as error:
-            tropical_einsum("ij,jk->ik", A, B, semiring=given)
+        error = ends_in(
+            lambda: tropical_einsum("ij,jk->ik", A, B, semiring=given),
+            InvalidConfig,
+            "needed a registered semiring: ",
+        )
         assert all(repr(known) in str(error.value) for known in SEMIRINGS)
     np.testing.assert_array_equal(
         tropical_einsum("ij,jk->ik", A, B, semiring="min_plus"), np.full((2, 4), 2)
@@ -221,13 +222,15 @@ def test_unknown_semirings_are_told_the_known():
     "semiring", [min_plus, "min_plus", log_sum_exp, log_sum_exp(0.5)], ids=repr
 )
 def test_a_semiring_among_the_operands_is_named(call, semiring):
-    for arguments in (("ij,jk->ik", A, B, semiring), (A, [0, 1], B, [1, 2], semiring)):
-        with pytest.raises(
-            DTypeError,
-            match=r"given the semiring (\S+) among the operands; .* Pass it by keyword: "
-            r"semiring=\1\.",
-        ):
-            call(*arguments)
+    ends_in(
+        (
+            lambda: call(*arguments)
+            for arguments in (("ij,jk->ik", A, B, semiring), (A, [0, 1], B, [1, 2], semiring))
+        ),
+        DTypeError,
+        r"given the semiring (\S+) among the operands; .* Pass it by keyword: "
+        r"semiring=\1\.",
+    )
 
 
 def test_a_dtype_that_was_narrowed_is_named_with_the_one_given():
@@ -260,8 +263,13 @@ def test_payload():
     assert factory.instantiate_default() == op
     assert (factory.family_id, factory.version) == (op.family_id, 1)
     for wrong in ("someone.else.v1", "tenferro-ext-tropical.max_plus.v2"):
-        with pytest.raises(InvalidConfig, match=f"given '{wrong}'; needed a registered semiring"):
-            factory.decode(payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", wrong))
+        ends_in(
+            lambda: factory.decode(
+                payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", wrong)
+            ),
+            InvalidConfig,
+            f"given '{wrong}'; needed a registered semiring",
+        )
 
 
 @pytest.mark.parametrize(
@@ -271,8 +279,11 @@ def test_payload():
 )
 @pytest.mark.parametrize("call", [tropical_einsum, tropical_einsum_with_argmax])
 def test_what_is_no_array(call, operand):
-    with pytest.raises(DTypeError, match=f"^{call.__name__} 'i,i->', operand 0"):
-        call("i,i->", operand, np.ones(1))
+    ends_in(
+        lambda: call("i,i->", operand, np.ones(1)),
+        DTypeError,
+        f"^{call.__name__} 'i,i->', operand 0",
+    )
 
 
 @pytest.mark.slow
@@ -281,18 +292,18 @@ def test_errors_of_long_equations_show_the_step_and_the_ends():
     symbols = [opt_einsum.get_symbol(i) for i in range(70)]
     equation = ",".join(map("".join, itertools.combinations(symbols, 2))) + "->"
     shapes = [(2, 2)] * (70 * 69 // 2)
-    with pytest.raises(
+    error = ends_in(
+        lambda: plan_tropical_einsum(equation, *shapes, memory_limit=10**8),
         ShapeError,
-        match=r"'ab,ac,.*\.\.\..*->': given a result of \d+ entries.* labels, in step \d+",
-    ) as error:
-        plan_tropical_einsum(equation, *shapes, memory_limit=10**8)
+        r"'ab,ac,.*\.\.\..*->': given a result of \d+ entries.* labels, in step \d+",
+    )
     assert "slices within memory_limit" in str(error.value)
     assert "in the output" not in str(error.value)
-    with pytest.raises(
+    ends_in(
+        lambda: plan_tropical_einsum("a,b,c->abc", *[(2**20,)] * 3, memory_limit=10**8),
         ShapeError,
-        match=r"a result of \d+ entries.*of 3 operands: 0, 1, 2; .*Keep fewer labels in the output",
-    ):
-        plan_tropical_einsum("a,b,c->abc", *[(2**20,)] * 3, memory_limit=10**8)
+        r"a result of \d+ entries.*of 3 operands: 0, 1, 2; .*Keep fewer labels in the output",
+    )
     assert len(str(error.value)) < 600
 
 
@@ -306,19 +317,24 @@ def test_an_eager_step_is_checked_once(fn, monkeypatch):
         jax.tree.leaves(fn("ij,jk->ik", x + 0, x, ties="first")), want, strict=True
     ):
         np.testing.assert_array_equal(got, expected)
-    for changed in (
-        {"equation": "ik,kj->ij"},
-        {"ties": "split"},
-        {"rhs": x[:, :1]},
-        {"progress": 1},
-    ):
-        with pytest.raises(TypeError, match="not callable"):
-            fn(
+    ends_in(
+        (
+            lambda: fn(
                 changed.pop("equation", "ij,jk->ik"),
                 x,
                 changed.pop("rhs", x),
                 **({"ties": "first"} | changed),
             )
+            for changed in (
+                {"equation": "ik,kj->ij"},
+                {"ties": "split"},
+                {"rhs": x[:, :1]},
+                {"progress": 1},
+            )
+        ),
+        TypeError,
+        "not callable",
+    )
 
 
 # --- one call has one name for its place in all its errors ----------------------------------------
@@ -413,8 +429,7 @@ def test_every_error_begins_with_the_call(name, equation, operands, options):
 )
 def test_interleaved_calls_have_the_name_alone(name, arguments):
     call = CALLS[name]
-    with pytest.raises(TenferroError) as error:
-        call(*arguments)
+    error = ends_in(lambda: call(*arguments), TenferroError)
     assert re.match(rf"{call.__name__}(, (labels|operand) .*)?$", error.value.where)
 
 
@@ -431,16 +446,13 @@ def test_plans_speak_the_labels_that_were_written():
         assert re.search(r" of (7|20)\b", text)
         assert not re.search(r"\b[abcd]{1,2}(,|->)|of [abcd]\b", text)
     assert "'3 7,7 20,20 4->3 4'" in repr(plan)
-    with pytest.raises(InvalidConfig, match=r"^run of a plan of '3 7,7 20,20 4->3 4'"):
-        plan.run(0, a)
-    parts = [plan.run(i, a, b, c, labels=True) for i in range(plan.slices)]
-    found = plan.merge(parts)
+    ends_in(lambda: plan.run(0, a), InvalidConfig, r"^run of a plan of '3 7,7 20,20 4->3 4'")
+    found = plan.merge([plan.run(i, a, b, c, labels=True) for i in range(plan.slices)])
     best = (a[:, :, None, None] + b[None, :, :, None] + c[None, None, :, :]).max((1, 2))
     np.testing.assert_array_equal(found.value, best)
     wanted = best_assignment(*written).labels
     assert found.labels.keys() == wanted.keys() == {7, 20}
-    for label, index in wanted.items():
-        np.testing.assert_array_equal(found.labels[label], index)
+    equal(*((found.labels[label], index) for label, index in wanted.items()))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 and for a step the collectives of a product of matrices.
 """
 
-import dataclasses
 import functools
 import os
 import re
-import subprocess
-import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +26,7 @@ from ext_tropical import (
     tropical_reduce_sum,
     viterbi,
 )
-from ext_tropical.algebra.semiring import SelectiveSemiring, register_semiring
+from ext_tropical.algebra.semiring import SelectiveSemiring
 from ext_tropical.algebra.shipped import max_plus
 from ext_tropical.network.log_derivatives import NetworkShares
 from ext_tropical.network.many import NetworkSamples
@@ -43,7 +41,9 @@ from ext_tropical.uses.closure import matrix_power
 from tenferro_jax.conformance import check
 from tenferro_jax.extension.routes import routes
 
+from ..helpers import collectives, mesh, near, python
 from .sums import Modulo, Ways
+from .test_semirings import made as made_semiring
 
 pytestmark = pytest.mark.cpu
 P = jax.P
@@ -62,21 +62,10 @@ rng = np.random.default_rng(0)
 X, Y, WEIGHTS = rng.normal(size=(3, 64, 64)).astype(np.float32)
 
 
-def mesh(shape, kind=AxisType.Auto):
-    return jax.make_mesh(shape, ("d", "e")[: len(shape)], axis_types=(kind,) * len(shape))
-
-
 def placed(split, *arrays, kind=AxisType.Auto):
     shape, *specs = SPLITS[split]
     on = mesh(shape, kind)
     return [jax.device_put(x, jax.NamedSharding(on, s)) for x, s in zip(arrays, specs, strict=True)]
-
-
-def collectives(fn, *args):
-    text = jax.jit(fn).lower(*args).compile().as_text()
-    kinds = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
-    found = {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
-    return {kind: n for kind, n in found.items() if n}
 
 
 def value(x, y, semiring="max_plus"):
@@ -90,16 +79,6 @@ def winners(x, y, semiring="max_plus"):
 
 def gradient(fn):
     return jax.grad(lambda x, y: (fn(x, y) * WEIGHTS).sum(), (0, 1))
-
-
-def near(got, want, tolerance=2e-5):
-    for pair in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(*pair, rtol=tolerance, atol=tolerance)
-
-
-def equal(got, want):
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 CASES = [*((name, "float32") for name in ("max_plus", "min_plus", "max_mul", "min_max"))]
@@ -123,7 +102,9 @@ def test_bits_and_winners_are_those_of_one_device(split, semiring, dtype):
         x[3, 17] = y[40, 5] = np.nan
         x[5], y[:, 9] = -np.inf, np.inf
         x[8] = x[11, ::3] = {"max_plus": -np.inf, "min_plus": np.inf}.get(semiring, 0.0)
-    equal(value_and_winners(*placed(split, x, y), semiring), value_and_winners(x, y, semiring))
+    chex.assert_trees_all_equal(
+        value_and_winners(*placed(split, x, y), semiring), value_and_winners(x, y, semiring)
+    )
 
 
 @pytest.mark.few(2)
@@ -144,8 +125,7 @@ def test_collectives_are_those_of_a_product(split):
     assert collectives(functools.partial(best_assignment, MATRICES), x, y) == twice
     assert collectives(soft, x, y) == twice
     slope = collectives(gradient(jnp.matmul), x, y)
-    extra = 0 if split in WHOLE else 2
-    want = slope.get("all-reduce", 0) + extra
+    want = slope.get("all-reduce", 0) + (0 if split in WHOLE else 2)
     for fn in (value, soft):
         assert collectives(gradient(fn), x, y) == ({"all-reduce": want} if want else {})
 
@@ -165,7 +145,7 @@ def test_a_large_result_is_merged_block_by_block(rows, columns, is_cut, fn):
     x[3, 17], y[5, 2] = np.nan, -np.inf
     x, y = placed("contracted", x, y)
     program = jax.jit(fn).lower(x, y).compile()
-    equal(program(x, y), jax.jit(fn)(np.asarray(x), np.asarray(y)))
+    chex.assert_trees_all_equal(program(x, y), jax.jit(fn)(np.asarray(x), np.asarray(y)))
     own = 4 * rows * columns * (1 if fn is value else 2)
     held = program.memory_analysis().temp_size_in_bytes
     assert held < 0.8 * own if is_cut else held >= own
@@ -207,27 +187,18 @@ def test_other_steps(equation):
             jax.device_put(x, jax.NamedSharding(mesh((8,)), s))
             for x, s in zip(arrays, specs, strict=True)
         ]
-        equal(jax.jit(run)(*given), want)
+        chex.assert_trees_all_equal(jax.jit(run)(*given), want)
 
 
-@register_semiring
-@dataclasses.dataclass(frozen=True, repr=False)
-class Later(SelectiveSemiring):
-    """max_plus of an author, whose values of devices are gathered."""
-
-    id = "tests.later.v1"
-
-    def times(self, x, y):
-        return x + y
-
-    def better(self, y, x):
-        return y > x
-
-    def zero(self, dtype):
-        return max_plus.zero(dtype)
-
-    def one(self, dtype):
-        return max_plus.one(dtype)
+# max_plus of an author, whose values of devices are gathered.
+LATER = {
+    "id": "tests.later.v1",
+    "times": lambda self, x, y: x + y,
+    "better": lambda self, y, x: y > x,
+    "zero": lambda self, dtype: max_plus.zero(dtype),
+    "one": lambda self, dtype: max_plus.one(dtype),
+}
+Later = made_semiring(SelectiveSemiring, LATER)
 
 
 @pytest.mark.few(1)
@@ -235,10 +206,12 @@ class Later(SelectiveSemiring):
 def test_semirings_of_authors(split):
     """One that selects, and sums, whose contracted labels are gathered."""
     x, y = placed(split, X, Y)
-    equal(jax.jit(functools.partial(winners, semiring=Later()))(x, y), winners(X, Y))
+    chex.assert_trees_all_equal(
+        jax.jit(functools.partial(winners, semiring=Later()))(x, y), winners(X, Y)
+    )
     table = np.random.default_rng(4).integers(0, 7, (2, 64, 64)).astype(np.int32)
     run = functools.partial(tropical_einsum, MATRICES, semiring=Modulo(7))
-    equal(jax.jit(run)(*placed(split, *table)), table[0] @ table[1] % 7)
+    chex.assert_trees_all_equal(jax.jit(run)(*placed(split, *table)), table[0] @ table[1] % 7)
 
 
 PLAN = "ab,bc,c->a|1,2:b|0,3:a"
@@ -330,11 +303,13 @@ def test_questions_outside_jit(specs, kind):
         given = [jax.device_put(x, specs[x.ndim - 1]) for x in tables]
         for output in ("", "a"):
             ask = functools.partial(best_assignment, f"{terms}->{output}")
-            equal(ask(*given), ask(*tables))
+            chex.assert_trees_all_equal(ask(*given), ask(*tables))
         ours, alone = (Network(f"{terms}->", *xs) for xs in (given, tables))
         for ask in (lambda n: n.best(), lambda n: n.best(k=3), lambda n: list(n.all_best())):
-            equal(ask(ours), ask(alone))
-        equal(ours.sample(jax.random.key(0), (5,)), alone.sample(jax.random.key(0), (5,)))
+            chex.assert_trees_all_equal(ask(ours), ask(alone))
+        chex.assert_trees_all_equal(
+            ours.sample(jax.random.key(0), (5,)), alone.sample(jax.random.key(0), (5,))
+        )
 
 
 # --- every public function ------------------------------------------------------------------------
@@ -516,15 +491,7 @@ def test_64_devices():
     gradient those of the winners beside.
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=64"
-    run = subprocess.run(
-        [sys.executable, "-c", SIXTY_FOUR],
-        env=os.environ | {"XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    rows = [line.split(";") for line in run.stdout.splitlines()]
+    rows = [line.split(";") for line in python("-c", SIXTY_FOUR, XLA_FLAGS=flags).splitlines()]
     assert len(rows) == 4 * 5
     for split, question, ours, product in rows:
         found = [0 if text == "none" else int(text.split()[0]) for text in (ours, product)]

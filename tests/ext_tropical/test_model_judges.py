@@ -128,8 +128,7 @@ def test_published_networks_against_pgmpy(name):
         above = own.sum(0)
         entropy += scipy.stats.entropy(own.ravel()) - scipy.stats.entropy(above.ravel())
     assert float(net.entropy()) == pytest.approx(entropy, rel=1e-9)
-    leaves = [x for x in bayes.nodes if not list(bayes.successors(x))]
-    seen = rng.permutation(leaves)[:2].tolist()
+    seen = rng.permutation([x for x in bayes.nodes if not list(bayes.successors(x))])[:2].tolist()
     chances = query(seen)
     at = np.unravel_index(int(rng.choice(chances.size, p=chances.ravel())), chances.shape)
     given = net.given(dict(zip(seen, map(int, at))))

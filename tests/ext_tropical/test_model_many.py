@@ -19,7 +19,7 @@ from tenferro_jax import plan_einsum
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 
-from ..helpers import ends_in
+from ..helpers import ends_in, equal
 from .judges import nothing_compiled
 from .small_networks import all_scores, factors, probabilities
 from .test_model import in_slices
@@ -75,8 +75,7 @@ def test_lists_and_counts_against_all_assignments(seed, variables, whole):
         possible = np.argwhere(scores == most).tolist() if np.isfinite(most) else []
         assert every == list(map(tuple, possible))
         for gap in (0, 0.5, 1, 3):
-            near = (scores >= most - gap) & np.isfinite(scores)
-            assert model.count(within=gap) == near.sum()
+            assert model.count(within=gap) == ((scores >= most - gap) & np.isfinite(scores)).sum()
     weights = {name: [0, 3, 1][: scores.shape[names.index(name)]] for name in names[:3]}
     assert net.count_by(weights) == numbers_of(scores, names, weights)
 
@@ -101,8 +100,7 @@ def test_nan_is_not_lost():
     op, tables = op_and_tables(0, NetworkBest, None, 3)
     tables[-1] = tables[-1].copy()
     tables[-1].flat[0] = np.nan
-    nan = Network("a->", np.array([np.nan, 0])).best(k=2)
-    assert not nan.feasible.any()
+    assert not Network("a->", np.array([np.nan, 0])).best(k=2).feasible.any()
     for values, labels in (apply(op, *tables), op.lower_to_standard_ops(*tables)):
         assert np.isnan(values).all()
         assert (np.asarray(labels) == -1).all()
@@ -111,8 +109,7 @@ def test_nan_is_not_lost():
 def test_gradients_pass_over_assignments_that_are_missing():
     net = Network("ab->", np.array([[0.0, -np.inf], [-np.inf, 1.0]]))
     (slope,) = jax.jacrev(lambda n: n.best(k=3).value)(net).tables
-    np.testing.assert_array_equal(slope[2], np.zeros((2, 2)))
-    np.testing.assert_array_equal(slope[0], [[0, 0], [0, 1]])
+    equal((slope[2], np.zeros((2, 2))), (slope[0], [[0, 0], [0, 1]]))
 
 
 def test_sums_of_three_hundred_coins():
@@ -249,8 +246,7 @@ def test_integers_are_counted_too():
     least = np.iinfo(np.int32).min  # impossible; a sum with -1 would wrap
     net = Network("ab,b->", np.int32([[least, 0], [0, 1]]), np.int32([-1, 0]))
     assert (int(net.value()), net.count(), net.count(within=0)) == (1, 3, 1)
-    wide = Network("a->", np.arange(2, dtype=np.int64))
-    ends_in(wide.count, DTypeError, "32-bit integers")
+    ends_in(Network("a->", np.arange(2, dtype=np.int64)).count, DTypeError, "32-bit integers")
 
 
 # Samples

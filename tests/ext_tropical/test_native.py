@@ -3,7 +3,6 @@ absent without a compiler.
 """
 
 import os
-import pathlib
 import shutil
 
 import jax
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tenferro_jax as tj
 from ext_tropical import (
     TropicalEinsum,
     max_mul,
@@ -29,11 +27,11 @@ from ext_tropical.step.native.library import Native, native
 from tenferro_jax import routes
 from tenferro_jax.extension.routes import RouteKind
 
+from ..helpers import equal, passes
 from ..sweep import in_turn, times
 from .test_semirings import MinLength
 
 pytestmark = pytest.mark.cpu
-ROOT = pathlib.Path(__file__).parents[2]
 BUILT = pytest.mark.skipif(bool(native().problem), reason=str(native()))
 SEMIRINGS = (max_plus, min_plus, max_mul, min_max)
 EVERY = jax.jit(
@@ -55,8 +53,7 @@ def entries(rng, shape, dtype, special):
 def check(op, *operands):
     want = op.eager_execute(*operands)
     for found in EVERY(op, *operands):
-        for got, expected in zip(found, want, strict=True):
-            np.testing.assert_array_equal(got, expected)
+        equal(*zip(found, want, strict=True))
 
 
 @pytest.mark.few(1)
@@ -215,8 +212,7 @@ def test_what_is_served_and_why_not():
 @BUILT
 def test_arrays_of_every_kind():
     """Views with strides, in Fortran order, at odd addresses, without entries."""
-    rng = np.random.default_rng(1)
-    whole = rng.normal(size=(100, 130)).astype(np.float32)
+    whole = np.random.default_rng(1).normal(size=(100, 130)).astype(np.float32)
     odd = np.frombuffer(b"-" + whole[:64, :64].tobytes(), np.float32, offset=1).reshape(64, 64)
     assert not odd.flags.aligned
     for lhs, rhs in (
@@ -240,16 +236,14 @@ def test_on_a_mesh_it_runs_on_each_device():
         rng.normal(size=(33, 40)).astype(np.float32),
     )
     f = lambda a, b: tropical_einsum("ij,jk->ik", a, b)
-    rows = jax.NamedSharding(mesh, jax.P("x"))
-    split = jax.device_put(a, rows)
+    split = jax.device_put(a, jax.NamedSharding(mesh, jax.P("x")))
     assert [r.kind for r in routes(f, split, b)] == [RouteKind.KERNEL]
     assert library.target("einsum") in jax.jit(f).lower(split, b).compile().as_text()
     mapped = jax.jit(
         jax.shard_map(f, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x"))
     )
     assert [r.kind for r in routes(mapped, split, b)] == [RouteKind.KERNEL]
-    np.testing.assert_array_equal(mapped(split, b), f(a, b))
-    np.testing.assert_array_equal(jax.jit(f)(split, b), f(a, b))
+    equal((mapped(split, b), f(a, b)), (jax.jit(f)(split, b), f(a, b)))
     gradient = jax.grad(lambda a: mapped(a, b).sum())(split)
     np.testing.assert_array_equal(gradient, jax.grad(lambda a: f(a, b).sum())(a))
 
@@ -288,9 +282,7 @@ def test_the_route_conforms():
     """Second derivatives are those of gathers, not of the kernel."""
     rng = np.random.default_rng(0)
     op = TropicalEinsum(max_plus, "ij,jk->ik", Outputs.VALUE_AND_WINNER)
-    operands = rng.normal(size=(24, 20)), rng.normal(size=(20, 22))
-    report = tj.check(op, *operands, order=1)
-    assert report.ok, str(report)
+    passes(op, rng.normal(size=(24, 20)), rng.normal(size=(20, 22)), order=1)
 
 
 def test_with_a_compiler_the_library_is_there():

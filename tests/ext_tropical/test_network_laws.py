@@ -97,8 +97,7 @@ def test_values_first_winners_and_gradients(name, seed):
 def test_dtypes(dtype, seed):
     """Outside jit, as most assignments are asked for."""
     equation, shapes = network(seed)
-    names = ["or_and"] if dtype == "bool" else [name for name in RULES if name != "or_and"]
-    for name in names:
+    for name in ["or_and"] if dtype == "bool" else [name for name in RULES if name != "or_and"]:
         operands = tables(name, shapes, seed, dtype)
         check(name, equation, operands, best_assignment(equation, *operands, semiring=name))
 
@@ -214,10 +213,8 @@ def test_a_curvature_is_the_second_derivative_of_all_candidates(route, active):
 
 def test_gradients_of_marginals_and_entropy_are_calls_of_the_library():
     """No step is an op of its own."""
-    rng = np.random.default_rng(5)
-    scores = rng.normal(size=(19, 3, 3))
-    names = {(i, i + 1): x for i, x in enumerate(scores)}
-    net = Network.from_factors(names)
+    scores = np.random.default_rng(5).normal(size=(19, 3, 3))
+    net = Network.from_factors({(i, i + 1): x for i, x in enumerate(scores)})
 
     def question(net):
         return net.entropy() + (net.marginals()[4] * jnp.arange(3.0)).sum()

@@ -1,8 +1,11 @@
-"""A network as one op: its native answers against the steps one after another, its rules, its text."""
+"""A network as one op: its native answers and its loops against the steps one after another, its
+rules, its text.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 
 import chex
 import jax
@@ -10,6 +13,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from opt_einsum.testing import rand_equation
 
 from ext_tropical import (
     Network,
@@ -21,6 +25,8 @@ from ext_tropical import (
     min_plus,
     tropical_einsum,
 )
+from ext_tropical.algebra.shipped import SEMIRINGS
+from ext_tropical.network import loops, plan_rows, walk
 from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.network.many import NetworkBest, NetworkSamples
 from ext_tropical.network.plan_text import plan_in, text_of
@@ -31,10 +37,12 @@ from ext_tropical.network.walk import WORTH_THE_OP, NetworkEntries, Rows, rows_o
 from ext_tropical.step.native.library import native, target
 from tenferro_jax import plan_einsum
 from tenferro_jax.conformance import check
-from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
+from ..helpers import ends_in, near
+from ..sweep import times
 from .judges import OWN, nothing_compiled, refusals
 
 needs_library = pytest.mark.skipif(bool(native().problem), reason=native().problem)
@@ -63,11 +71,6 @@ def test_steps_and_library_agree_on_large_and_on_odd_steps(semiring):
         if not is_log:
             known = TropicalResult(want, steps, plan.equation.output, semiring).coordinates()
             chex.assert_trees_all_equal(labels, dict(known))
-
-
-def close(f, g, *args):
-    for x, y in zip(jax.tree.leaves(f(*args)), jax.tree.leaves(g(*args)), strict=True):
-        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
 
 
 def test_the_op_takes_part_in_a_mapped_network():
@@ -123,8 +126,7 @@ def test_check_of_every_family(op):
     ],
 )
 def test_a_text_that_is_no_plan_is_refused(text):
-    with pytest.raises(InvalidConfig, match=r"network\.v1, plan"):
-        TropicalNetwork("max_plus", text)
+    ends_in(lambda: TropicalNetwork("max_plus", text), InvalidConfig, r"network\.v1, plan")
 
 
 def test_a_plan_as_text_is_the_plan():
@@ -134,18 +136,27 @@ def test_a_plan_as_text_is_the_plan():
 
 def test_operands_of_other_sizes_are_refused():
     op = TropicalNetwork("max_plus", PLAN)
-    with pytest.raises(ShapeError, match="size 4"):
-        apply(op, jnp.ones((2, 3)), jnp.ones((4, 5)), jnp.ones(5))
-    with pytest.raises(ShapeError, match="size 0"):
-        apply(op, jnp.ones((2, 0)), jnp.ones((0, 5)), jnp.ones(5))
+    ends_in(
+        lambda: apply(op, jnp.ones((2, 3)), jnp.ones((4, 5)), jnp.ones(5)), ShapeError, "size 4"
+    )
+    ends_in(
+        lambda: apply(op, jnp.ones((2, 0)), jnp.ones((0, 5)), jnp.ones(5)), ShapeError, "size 0"
+    )
 
 
 @needs_library
 def test_labels_out_of_range_are_refused_natively():
     op = NetworkEntries("ab,b", "a", (("a", 2), ("b", 3)))
-    for wrong in (3, -1):
-        with pytest.raises(BackendFailure, match="labels out of range"):
-            _eager(op, np.array([[0, wrong]], np.int32), np.ones((2, 3), "f"), np.ones(3, "f"))
+    ends_in(
+        (
+            lambda: _eager(
+                op, np.array([[0, wrong]], np.int32), np.ones((2, 3), "f"), np.ones(3, "f")
+            )
+            for wrong in (3, -1)
+        ),
+        BackendFailure,
+        "labels out of range",
+    )
 
 
 @needs_library
@@ -211,15 +222,15 @@ def test_numpy_tables_reach_the_library_as_they_are(monkeypatch, ask):
 
 
 @pytest.mark.parametrize("equation", ["a,b,c->abc", "c,c,c->c"])
-def test_networks_that_contract_nothing(equation):
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_networks_that_contract_nothing(equation, dtype):
     """float16 goes by standard ops, as exports do."""
-    for dtype in ("float16", "float32"):
-        x = jnp.arange(3, dtype=dtype)
-        assert best_assignment(equation, x, x, x).labels == {}
-        f = jax.grad(lambda x: tropical_einsum(equation, x, x, x).sum())
-        want = [27.0] * 3 if "b" in equation else [3.0] * 3
-        assert f(x).tolist() == want
-        assert jax.export.export(jax.jit(f))(x).call(x).tolist() == want
+    x = jnp.arange(3, dtype=dtype)
+    assert best_assignment(equation, x, x, x).labels == {}
+    f = jax.grad(lambda x: tropical_einsum(equation, x, x, x).sum())
+    want = [27.0] * 3 if "b" in equation else [3.0] * 3
+    assert f(x).tolist() == want
+    assert jax.export.export(jax.jit(f))(x).call(x).tolist() == want
 
 
 @pytest.mark.slow
@@ -237,8 +248,8 @@ def test_a_symbolic_batch_of_networks_is_exported(semiring):
         functions.append(lambda a: best_assignment("ab,bc,ca->a", a, b, c))
     for f in functions:
         mapped = jax.jit(jax.vmap(f))
-        exported = jax.export.export(mapped)(jax.ShapeDtypeStruct((n, 3, 4), "float32"))
-        close(exported.call, mapped, a)
+        program = jax.export.export(mapped)(jax.ShapeDtypeStruct((n, 3, 4), "float32"))
+        near(program.call(a), mapped(a))
 
 
 def test_shares_of_an_infinite_value_are_the_same_everywhere():
@@ -273,8 +284,7 @@ def test_a_few_large_matrices_are_steps_of_their_own(semiring):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
 def test_rows_are_those_of_numpy_outside_jit_inside_and_in_a_program(count, shape):
     labels = np.random.default_rng(count).integers(-9, 9, (count, *shape), np.int32)
-    program = jax.export.export(jax.jit(rows_of))(labels)
-    for fn in (rows_of, jax.jit(rows_of), program.call):
+    for fn in (rows_of, jax.jit(rows_of), jax.export.export(jax.jit(rows_of))(labels).call):
         found = fn(jnp.asarray(labels))
         assert len(found) == count
         for ours, row in zip(found, labels, strict=True):
@@ -313,8 +323,11 @@ def test_malformed_calls_are_refused_by_the_handler():
         if shapes == [(3,), (3,)]:
             np.testing.assert_array_equal(np.stack(call(labels)), labels.reshape(2, 3))
             continue
-        with pytest.raises(jax.errors.JaxRuntimeError, match="rows: malformed operands"):
-            jax.block_until_ready(call(labels))
+        ends_in(
+            lambda: jax.block_until_ready(call(labels)),
+            jax.errors.JaxRuntimeError,
+            "rows: malformed operands",
+        )
 
 
 test_refusals = refusals(
@@ -324,3 +337,120 @@ test_refusals = refusals(
     (ShapeError, "2", lambda: apply(Rows(2), jnp.ones((3, 2), jnp.int32))),
     (ShapeError, "an axis of rows", lambda: apply(Rows(2), jnp.int32(2))),
 )
+
+
+# --- the whole plan as loops, against its steps one after another ---------------------------------
+
+
+DTYPES = ("float32", "float64", "bfloat16", "int32", "float16")
+
+
+def network(seed, dtype, special=True):
+    """A plan and its tables: every third network has a diagonal and a scalar; ties are frequent."""
+    equation, shapes = rand_equation(
+        3 + seed % 4, 2 + seed % 3, n_out=seed % 4, d_max=4, seed=seed, global_dim=seed % 5 == 0
+    )
+    if seed % 3 == 0:
+        label = equation[0]
+        equation = f"{label}{equation.replace('->', ',->')}"
+        shapes = [(shapes[0][0], *shapes[0]), *shapes[1:], ()]
+    rng = np.random.default_rng(seed)
+    tables = []
+    for shape in shapes:
+        table = rng.integers(-4, 5, shape).astype(float)
+        if special and dtype not in ("int32", "bool"):
+            odd = rng.choice([np.nan, np.inf, -np.inf], shape)
+            table = np.where(rng.random(shape) < 0.02, odd, table)
+        tables.append(jnp.asarray(table > 0 if dtype == "bool" else table).astype(dtype))
+    return plan_einsum(equation, shapes), tables
+
+
+def equal(ours, want):
+    """Equal in every bit but the sign of a zero and the bits of a NaN."""
+    assert (ours.dtype, ours.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(*(np.asarray(x.astype("float64")) for x in (ours, want)))
+
+
+def check_search(plan, semiring, tables, large=None):
+    @jax.jit
+    def both(*tables):
+        value, winners = loops.search(plan, semiring, tables, True, large)
+        alone, _ = loops.search(plan, semiring, tables, False, large)
+        results = plan_rows.layout(plan)[len(plan.terms) :]
+        kept = [
+            winners[start : start + math.prod(dict(plan.sizes)[c] for c in step.result)]
+            for start, step in zip(results, plan.steps, strict=False)
+            if plan_rows.contracted(step)
+        ]
+        ours = value, alone, jnp.concatenate(kept), walk.coordinates(plan, winners)
+        want, steps = evaluate(plan, tables, Mode(semiring, winners=Winners.STEPS))
+        return ours, TropicalResult(want, steps, plan.equation.output, semiring)
+
+    (value, alone, winners, found), want = both(*tables)
+    # and of the native library, where it computes in this dtype
+    native, labels = solved_as_network(plan, tables, Mode(semiring, winners=Winners.LABELS))
+    for each in (value, alone, native):
+        equal(each, want.value)
+    equal(jnp.stack([labels[label] for label in sorted(labels)]), found)
+    equal(winners, jnp.concatenate([step.winner.reshape(-1) for step in want.steps]))
+    known = want.coordinates()
+    equal(found, jnp.stack([known[label] for label in sorted(known)]))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", range(times(6)))
+def test_values_winners_and_coordinates(seed):
+    semiring = SEMIRINGS[seed % len(SEMIRINGS)]
+    dtype = DTYPES[seed // len(SEMIRINGS) % len(DTYPES)] if semiring.name != "or_and" else "bool"
+    plan, tables = network(seed, dtype)
+    check_search(plan, semiring, tables)
+
+
+@pytest.mark.slow
+def test_lanes_share_a_cell_and_turns_a_candidate(monkeypatch):
+    """Few cells with many candidates; and indices too large for a division in float32."""
+    plan = plan_einsum("abc,bcd,c->a", [(3, 40, 50), (40, 50, 2), (50,)])
+    rng = np.random.default_rng(0)
+    tables = [
+        jnp.asarray(rng.integers(-9, 9, shape), "float32")
+        for shape in ((3, 40, 50), (40, 50, 2), (50,))
+    ]
+    assert max(row.lanes for row in plan_rows.forward(plan)) > 1
+    check_search(plan, max_plus, tables)
+    monkeypatch.setattr(plan_rows, "EXACT_BELOW", 1)
+    check_search(plan, max_plus, tables)
+
+
+@pytest.mark.slow
+def test_large_steps_run_between_loops(monkeypatch):
+    plan, tables = network(11, "float32", special=False)
+    monkeypatch.setattr(loops, "WORTH_A_STEP", 500)
+    ran = []
+
+    def large(step, inputs):
+        ran.append(step)
+        assert [x.ndim for x in inputs] == list(map(len, step.terms))
+        small = plan_einsum(step.equation, [x.shape for x in inputs])
+        value, steps = evaluate(small, inputs, Mode(max_plus, winners=Winners.STEPS))
+        return (value, *(step.winner for step in steps))
+
+    check_search(plan, max_plus, tables, large)
+    assert 0 < len(ran) < 2 * len(plan.steps)
+
+
+def test_a_program_does_not_grow_with_the_plan():
+    def size(count):
+        labels = [chr(200 + i) for i in range(count)]
+        equation = ",".join(x + y for x, y in itertools.pairwise(labels))
+        plan = plan_einsum(f"{equation}->", [(2, 2)] * (count - 1))
+        tables = [jax.ShapeDtypeStruct((2, 2), "float32")] * (count - 1)
+        jaxpr = jax.make_jaxpr(lambda *x: loops.search(plan, max_plus, x, True))(*tables)
+        return len(jaxpr.eqns) - 2 * len(tables)
+
+    assert size(60) <= size(20)
+
+
+def test_a_buffer_beyond_int32_is_refused():
+    plan = plan_einsum("ab,bc,cd->ad", [(2**16, 2), (2, 2), (2, 2**16)])
+    with pytest.raises(Unsupported, match="entries of tables and results"):
+        plan_rows.layout(plan)

@@ -3,7 +3,6 @@ compiles to a call for CUDA; which steps it takes. benchmarks/tropical_gpu.py sa
 """
 
 import functools
-import subprocess
 import sys
 import types
 
@@ -26,6 +25,7 @@ from ext_tropical.step.kernels import mosaic, selection
 from tenferro_jax import routes
 from tenferro_jax.extension.routes import RouteKind
 
+from ..helpers import equal, python
 from ..oracles import brute_force
 
 SEMIRINGS = (max_plus, min_plus, max_mul, min_max)
@@ -49,8 +49,7 @@ def check(op, *operands):
     want = brute_force(op.algebra.name, op.layout.equation.explicit, *operands)
     got = found_by_kernel(op, *operands)
     assert len(got) == op.output_count
-    for found, expected in zip(got, want):
-        np.testing.assert_array_equal(found, expected)
+    equal(*zip(got, want))
 
 
 @pytest.mark.few(2)
@@ -105,8 +104,7 @@ def test_the_large_tiles(with_winner, monkeypatch):
     got = mosaic.contract(
         min_plus, jnp.asarray(lhs), jnp.asarray(rhs), with_winner=with_winner, interpret=how()
     )
-    for found, expected in zip(got, selection.reference(min_plus, (lhs, rhs))):
-        np.testing.assert_array_equal(found, expected)
+    equal(*zip(got, selection.reference(min_plus, (lhs, rhs))))
 
 
 @HERE
@@ -133,8 +131,7 @@ def test_sixteen_bit_floats_compute_in_float32():
         "max_plus", "ij,jk->ik", *(np.asarray(x.astype(np.float32)) for x in (lhs, rhs))
     )
     assert value.dtype == dtype
-    np.testing.assert_array_equal(value, jnp.asarray(want[0]).astype(dtype))
-    np.testing.assert_array_equal(winner, want[1])
+    equal((value, jnp.asarray(want[0]).astype(dtype)), (winner, want[1]))
 
 
 @HERE
@@ -148,8 +145,9 @@ def test_the_first_of_equals_the_first_nan_and_cells_without_a_candidate():
         lhs,
         np.zeros((40, 1), np.float32),
     )
-    np.testing.assert_array_equal(value[:, 0], np.array([0, np.nan, -np.inf, 1], np.float32))
-    np.testing.assert_array_equal(winner[:, 0], [0, 20, 0, 17])
+    equal(
+        (value[:, 0], np.array([0, np.nan, -np.inf, 1], np.float32)), (winner[:, 0], [0, 20, 0, 17])
+    )
 
 
 @pytest.mark.few(2)
@@ -268,10 +266,7 @@ print("jax.experimental.pallas.mosaic_gpu" in sys.modules)
 from ext_tropical.step.kernels.mosaic import doctor
 print(doctor())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == ["False", f"GPU kernel: {on_or_off()}"]
+    assert python("-c", program).splitlines() == ["False", f"GPU kernel: {on_or_off()}"]
 
 
 def on_or_off():

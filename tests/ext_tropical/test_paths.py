@@ -34,6 +34,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupport
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
+from ..helpers import close, equal, passes
 from ..oracles import ALGEBRAS, object_einsum
 from ..sweep import times
 from .judges import OWN, nothing_compiled, refusals
@@ -118,8 +119,7 @@ def graph_of(rng, nodes, count, dtype):
 @functools.cache
 def compiled(semiring, nodes, kind):
     op = PathSearch(semiring, nodes)
-    runtimes = op.runtimes.only(kind)
-    return jax.jit(functools.partial(apply, op, runtimes=runtimes))
+    return jax.jit(functools.partial(apply, op, runtimes=op.runtimes.only(kind)))
 
 
 WAYS = {
@@ -145,8 +145,7 @@ def test_values_and_trees_of_generated_graphs(count):
         found = [written_out(nodes, rows, s, semiring is min_max, none, least) for s in sources]
         values, last = (np.array(x, kind) for x, kind in zip(zip(*found), (dtype, np.int32)))
         near = [t for t in targets if 0 <= t < nodes]
-        odd = (graph[2] != graph[2]) | ((graph[2] < 0) & (semiring is min_plus))
-        if near and not odd.any():
+        if near and not ((graph[2] != graph[2]) | ((graph[2] < 0) & (semiring is min_plus))).any():
             far = values[:, near].max(1, keepdims=True)
             is_far = (values > far) & (far != none)
             values, last = np.where(is_far, none, values), np.where(is_far, -1, last)
@@ -174,21 +173,20 @@ def matrix_of(graph, weights, n=30):
 
 
 @pytest.mark.parametrize("low", [1, 0, -1])
-def test_scipy(low):
-    for seed in range(times(5)):
-        graph, weights = random_graph(seed, edges=60, low=low)
-        if low < 0:  # edges to later nodes alone: no cycle
-            ends = np.sort([graph.senders, graph.receivers], 0)
-            keep = ends[0] < ends[1]
-            graph, weights = EdgeGraph(*ends[:, keep], 30), weights[keep]
-        peers = [csgraph.johnson, csgraph.bellman_ford] + [csgraph.dijkstra] * (low >= 0)
-        found = shortest_paths(graph, weights, np.arange(30)).distances
-        for peer in peers:
-            np.testing.assert_array_equal(found, peer(matrix_of(graph, weights)))
-        least = shortest_paths(graph, weights, 3, semiring=max_plus).distances
-        if low < 0:
-            negated = csgraph.bellman_ford(matrix_of(graph, -weights), indices=3)
-            np.testing.assert_array_equal(least, -negated)
+@pytest.mark.parametrize("seed", range(times(5)))
+def test_scipy(low, seed):
+    graph, weights = random_graph(seed, edges=60, low=low)
+    if low < 0:  # edges to later nodes alone: no cycle
+        ends = np.sort([graph.senders, graph.receivers], 0)
+        keep = ends[0] < ends[1]
+        graph, weights = EdgeGraph(*ends[:, keep], 30), weights[keep]
+    peers = [csgraph.johnson, csgraph.bellman_ford] + [csgraph.dijkstra] * (low >= 0)
+    found = shortest_paths(graph, weights, np.arange(30)).distances
+    equal(*((found, peer(matrix_of(graph, weights))) for peer in peers))
+    least = shortest_paths(graph, weights, 3, semiring=max_plus).distances
+    if low < 0:
+        negated = csgraph.bellman_ford(matrix_of(graph, -weights), indices=3)
+        np.testing.assert_array_equal(least, -negated)
 
 
 @pytest.mark.parametrize("name", graphs.GRAPHS)
@@ -255,8 +253,7 @@ def test_one_result_from_every_origin_and_order_of_edges():
         sparse.BCSR.from_bcoo(sparse.BCOO.fromdense(jnp.asarray(dense))),
     ):
         got = shortest_paths(*EdgeGraph.from_matrix(matrix), 4)
-        np.testing.assert_array_equal(got.distances, want.distances)
-        np.testing.assert_array_equal(got.path(7), want.path(7))
+        equal((got.distances, want.distances), (got.path(7), want.path(7)))
     mixed = EdgeGraph(*pairs[order].T.tolist(), 30)
     mixed = dataclasses.replace(TWO, senders=mixed.senders, receivers=mixed.receivers, n=30)
     got = jax.jit(shortest_paths)(mixed, weights[order], jnp.int32(4))
@@ -278,10 +275,12 @@ def test_closed_over_mapped_and_scanned():
     )
     for name in ("distances", "last_edges"):
         want = np.stack([getattr(x, name) for x in one])
-        np.testing.assert_array_equal(getattr(mapped, name), want)
-        np.testing.assert_array_equal(getattr(scanned, name), want)
-        np.testing.assert_array_equal(getattr(by_source, name), want[0, :, 0])
-        np.testing.assert_array_equal(getattr(both, name), want[:, :, 0])
+        equal(
+            (getattr(mapped, name), want),
+            (getattr(scanned, name), want),
+            (getattr(by_source, name), want[0, :, 0]),
+            (getattr(both, name), want[:, :, 0]),
+        )
     assert mapped.path(5, (2, 1, 0)).tolist() == one[2].path(5, (1, 0)).tolist() != []
     assert jax.jit(lambda w: shortest_paths(EdgeGraph([0], [1], 2), w, 0).distances)([2.0])[1] == 2
 
@@ -296,8 +295,7 @@ def test_paths_are_what_their_edges_say():
             assert len(edges) == len(nodes) == 0
             continue
         assert (nodes[0], nodes[-1]) == ((3, 5)[k], target)
-        np.testing.assert_array_equal(senders[edges], nodes[:-1])
-        np.testing.assert_array_equal(receivers[edges], nodes[1:])
+        equal((senders[edges], nodes[:-1]), (receivers[edges], nodes[1:]))
         assert weights[edges].sum() == paths.distances[0, k, target]
 
 
@@ -321,8 +319,7 @@ def test_targets_end_the_search_and_keep_their_paths():
     graph, weights = random_graph(3)
     some = shortest_paths(graph, weights, [0, 9], [7, 2, 7])
     far = EdgeGraph([0], [299], np.int64(300))
-    by_int8 = jax.jit(lambda g, s: shortest_paths(g, [2.0], s).distances[299])
-    assert by_int8(far, jnp.int8(0)) == 2
+    assert jax.jit(lambda g, s: shortest_paths(g, [2.0], s).distances[299])(far, jnp.int8(0)) == 2
     outside = jax.jit(lambda s, t: shortest_paths(graph, weights, s, t).distances)
     got = outside(jnp.array([-1, 30, 0]), jnp.array([30, -1, 7]))
     np.testing.assert_array_equal(got, [[INF] * 3, [INF] * 3, [INF, INF, some.distances[0, 0]]])
@@ -343,47 +340,45 @@ def every_simple_path(graph, weights, source, join, better, one):
 
 
 @pytest.mark.parametrize("semiring", [min_plus, max_plus, min_max, or_and])
-def test_every_path(semiring):
-    for seed in range(times(4)):
-        graph, weights = random_graph(seed, nodes=7, edges=14, low=0, high=5)
-        given = {max_plus: -weights, or_and: weights > 0}.get(semiring, weights)
-        found = shortest_paths(graph, given, 2, semiring=semiring.name)
-        join = {min_max: max, or_and: np.logical_and}.get(semiring, np.add)
-        better = {max_plus: np.greater, or_and: lambda y, x: y and not x}.get(semiring, np.less)
-        one = semiring.one(given.dtype).item()
-        best = every_simple_path(graph, given, 2, join, better, one)
-        want = [best.get(v, semiring.zero(given.dtype)) for v in range(7)]
-        np.testing.assert_array_equal(found.distances, want)
-        assert found.distances.dtype == given.dtype
-        assert found.converged.all()
+@pytest.mark.parametrize("seed", range(times(4)))
+def test_every_path(semiring, seed):
+    graph, weights = random_graph(seed, nodes=7, edges=14, low=0, high=5)
+    given = {max_plus: -weights, or_and: weights > 0}.get(semiring, weights)
+    found = shortest_paths(graph, given, 2, semiring=semiring.name)
+    join = {min_max: max, or_and: np.logical_and}.get(semiring, np.add)
+    better = {max_plus: np.greater, or_and: lambda y, x: y and not x}.get(semiring, np.less)
+    best = every_simple_path(graph, given, 2, join, better, semiring.one(given.dtype).item())
+    want = [best.get(v, semiring.zero(given.dtype)) for v in range(7)]
+    np.testing.assert_array_equal(found.distances, want)
+    assert found.distances.dtype == given.dtype
+    assert found.converged.all()
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float16, jnp.bfloat16])
-def test_other_dtypes(dtype):
+@pytest.mark.parametrize(("semiring", "sign"), [(min_plus, 1), (max_plus, -1)])
+def test_other_dtypes(dtype, semiring, sign):
     graph, weights = random_graph(5, edges=60)
     want = shortest_paths(graph, weights, [0, 1])
-    for semiring, sign in ((min_plus, 1), (max_plus, -1)):
-        got = shortest_paths(graph, (sign * weights).astype(dtype), [0, 1], semiring=semiring)
-        assert got.distances.dtype == dtype
-        none = np.asarray(semiring.zero(np.dtype(dtype)))
-        expected = np.where(want.feasible, sign * want.distances, none.astype(float))
-        np.testing.assert_array_equal(np.asarray(got.distances, float), expected)
-        np.testing.assert_array_equal(got.feasible, want.feasible)
+    got = shortest_paths(graph, (sign * weights).astype(dtype), [0, 1], semiring=semiring)
+    assert got.distances.dtype == dtype
+    none = np.asarray(semiring.zero(np.dtype(dtype)))
+    expected = np.where(want.feasible, sign * want.distances, none.astype(float))
+    equal((np.asarray(got.distances, float), expected), (got.feasible, want.feasible))
 
 
-def test_cycles_that_get_better_without_end():
+@pytest.mark.parametrize(("semiring", "sign"), [(min_plus, 1.0), (max_plus, -1.0)])
+def test_cycles_that_get_better_without_end(semiring, sign):
     graph = EdgeGraph([0, 1, 2, 0, 2], [1, 2, 1, 3, 4], 6)
     weights = np.array([5.0, 1.0, -2.0, 1.0, INF])
-    for semiring, sign in ((min_plus, 1.0), (max_plus, -1.0)):
-        paths = shortest_paths(graph, sign * weights, 0, semiring=semiring)
-        want = sign * np.array([0, -INF, -INF, 1, INF, INF])
-        np.testing.assert_array_equal(paths.distances, want)
-        assert paths.converged.tolist() == [True, False, False, True, True, True]
-        assert [paths.path(v).tolist() for v in (1, 3)] == [[], [0, 3]]
-        total = jax.grad(
-            lambda w, s=semiring: shortest_paths(graph, w, 0, semiring=s).distances.sum()
-        )(sign * weights)
-        np.testing.assert_array_equal(total, [0, 0, 0, 1, 0])
+    paths = shortest_paths(graph, sign * weights, 0, semiring=semiring)
+    want = sign * np.array([0, -INF, -INF, 1, INF, INF])
+    np.testing.assert_array_equal(paths.distances, want)
+    assert paths.converged.tolist() == [True, False, False, True, True, True]
+    assert [paths.path(v).tolist() for v in (1, 3)] == [[], [0, 3]]
+    total = jax.grad(lambda w, s=semiring: shortest_paths(graph, w, 0, semiring=s).distances.sum())(
+        sign * weights
+    )
+    np.testing.assert_array_equal(total, [0, 0, 0, 1, 0])
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
@@ -415,8 +410,7 @@ def test_one_call_outside_jit_compiles_nothing():
 def test_derivatives(semiring):
     rng = np.random.default_rng(0)
     graph, _ = random_graph(0)
-    sign = -1 if semiring is max_plus else 1
-    weights, along = sign * rng.random(120), rng.normal(size=120)
+    weights, along = (-1 if semiring is max_plus else 1) * rng.random(120), rng.normal(size=120)
     scale = rng.normal(size=(2, 30))
 
     def loss(weights):
@@ -431,8 +425,7 @@ def test_derivatives(semiring):
         jax.jvp(loss, (weights,), (along,))[1], along @ differences, atol=1e-6
     )
     bends = jax.vmap(lambda d: (slope(weights + d) - slope(weights - d)) / 2e-6)(step)
-    np.testing.assert_allclose(jax.hessian(loss)(weights), bends, atol=1e-6)
-    np.testing.assert_allclose(jax.jacrev(slope)(weights), bends, atol=1e-6)
+    close((jax.hessian(loss)(weights), bends), (jax.jacrev(slope)(weights), bends), atol=1e-6)
     many = np.stack([weights, weights[::-1]])
     np.testing.assert_allclose(jax.vmap(slope)(many), [slope(w) for w in many], rtol=1e-12)
 
@@ -449,8 +442,7 @@ def test_derivatives(semiring):
     ],
 )
 def test_contract(op):
-    report = tj.check(op, order=1, only=OWN)
-    assert report.ok, report
+    passes(op, order=1, only=OWN)
 
 
 def test_sums_along_trees_and_back():
@@ -493,16 +485,13 @@ def test_sources_are_split_over_devices(kind):
         placed = jax.device_put(sources, jax.NamedSharding(mesh, P("d")))
         (_, got), total = jax.jit(both)(weights, placed)
     assert got.distances.sharding.spec[0] == "d"
-    np.testing.assert_array_equal(got.distances, want.distances)
-    np.testing.assert_array_equal(got.last_edges, want.last_edges)
-    np.testing.assert_array_equal(total, slope)
+    equal((got.distances, want.distances), (got.last_edges, want.last_edges), (total, slope))
 
 
 def test_an_exported_program():
     graph, weights = random_graph(7)
     ask = lambda w, s: shortest_paths(graph, w, s).distances
-    program = tj.export(ask, weights, jnp.arange(2))
-    got = program.call(weights, jnp.arange(2))
+    got = tj.export(ask, weights, jnp.arange(2)).call(weights, jnp.arange(2))
     np.testing.assert_array_equal(got, ask(weights, np.arange(2)))
 
 
@@ -531,8 +520,7 @@ def test_segments(dtype):
     slope = jax.grad(lambda x: segment_max(x, np.array([0, 0, 1, 1]), 3).value[:2].sum())
     np.testing.assert_array_equal(slope(np.array([2.0, 2.0, 1.0, 3.0])), [1, 0, 0, 1])
     assert segment_min(np.zeros(0), np.zeros(0, int), 2).winner.tolist() == [-1, -1]
-    found = segment_max([1.0, 2.0, 3.0], np.int8([0, 1, -1]), 300).winner
-    assert found[:3].tolist() == [0, 1, -1]
+    assert segment_max([1.0, 2.0, 3.0], np.int8([0, 1, -1]), 300).winner[:3].tolist() == [0, 1, -1]
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
     with jax.set_mesh(mesh):
         x = jax.device_put(np.arange(8.0), jax.NamedSharding(mesh, P("d")))

@@ -8,6 +8,7 @@ import pickle
 import re
 import signal
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +24,7 @@ from ext_tropical import (
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
-from ..helpers import each_ends_in
+from ..helpers import each_ends_in, mesh, near
 from .judges import refusals
 from .sums import Modulo, Ways
 
@@ -66,8 +67,7 @@ def test_merged_slices_are_the_einsum_in_any_order_and_by_a_pickled_plan(name):
     assert loaded == plan
     assert plan.slices > 2
     parts = [loaded.run(i, *operands) for i in range(plan.slices)]
-    limit = plan.peak
-    want = tropical_einsum(CHAIN, *operands, semiring=semiring, memory_limit=limit)
+    want = tropical_einsum(CHAIN, *operands, semiring=semiring, memory_limit=plan.peak)
     for order in (parts, parts[::-1], parts[1::2] + parts[::2]):
         found = plan.merge(iter(order))
         np.testing.assert_array_equal(found.value, want)
@@ -75,21 +75,21 @@ def test_merged_slices_are_the_einsum_in_any_order_and_by_a_pickled_plan(name):
 
 
 @pytest.mark.parametrize("name", ["max_plus", "min_max"])
-def test_assignments_are_the_first_whatever_the_order(name):
+@pytest.mark.parametrize("nan", [False, True])
+def test_assignments_are_the_first_whatever_the_order(name, nan):
     """Few distinct entries, so that several slices have a best assignment; and NaN."""
-    for nan in (False, True):
-        operands = tables(name, seed=1)
-        if nan:
-            operands[1][3, 5] = np.nan
-        plan = planned(name, operands=operands)
-        parts = [plan.run(i, *operands, labels=True) for i in range(plan.slices)]
-        want = best_assignment(CHAIN, *operands, semiring=name, memory_limit=plan.peak)
-        for order in (parts, parts[::-1]):
-            found = plan.merge(order)
-            np.testing.assert_array_equal(found.value, want.value)
-            np.testing.assert_array_equal(found.feasible, want.feasible)
-            for label, index in want.labels.items():
-                np.testing.assert_array_equal(found.labels[label], index)
+    operands = tables(name, seed=1)
+    if nan:
+        operands[1][3, 5] = np.nan
+    plan = planned(name, operands=operands)
+    parts = [plan.run(i, *operands, labels=True) for i in range(plan.slices)]
+    want = best_assignment(CHAIN, *operands, semiring=name, memory_limit=plan.peak)
+    for order in (parts, parts[::-1]):
+        found = plan.merge(order)
+        np.testing.assert_array_equal(found.value, want.value)
+        np.testing.assert_array_equal(found.feasible, want.feasible)
+        for label, index in want.labels.items():
+            np.testing.assert_array_equal(found.labels[label], index)
 
 
 def test_slices_of_the_output_and_a_plan_of_one_slice():
@@ -106,8 +106,7 @@ def test_slices_of_the_output_and_a_plan_of_one_slice():
 
 def test_an_axis_of_size_one_that_an_ellipsis_repeats():
     x, y = np.ones((1, 4, 8), np.float32), np.arange(96, dtype=np.float32).reshape(3, 8, 4)
-    plan = plan_tropical_einsum("...ij,...jk->...ik", x, y)
-    found = plan.run(0, x, y)
+    found = plan_tropical_einsum("...ij,...jk->...ik", x, y).run(0, x, y)
     np.testing.assert_array_equal(found.value, tropical_einsum("...ij,...jk->...ik", x, y))
 
 
@@ -180,8 +179,7 @@ def run_here(plan, name, number, folder):
     if number == 1 and not os.path.exists(f"{folder}/died"):
         open(f"{folder}/died", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
-    operands = tables(SEMIRINGS[name] or name)
-    return plan.run(number, *operands, labels=name == "max_plus")
+    return plan.run(number, *tables(SEMIRINGS[name] or name), labels=name == "max_plus")
 
 
 @pytest.mark.slow
@@ -204,27 +202,12 @@ def test_an_engine_loses_a_worker_and_no_slice(tmp_path):
         has_labels = name == "max_plus"
         found = plan.merge(part for part, task in zip(parts, tasks, strict=True) if task[0] == name)
         here = plan.merge(plan.run(i, *operands, labels=has_labels) for i in range(plan.slices))
-        jax.tree.map(np.testing.assert_array_equal, tuple(found), tuple(here))
+        chex.assert_trees_all_equal(tuple(found), tuple(here))
         if has_labels:
-            want = best_assignment(CHAIN, *operands)
-            jax.tree.map(np.testing.assert_array_equal, tuple(found), tuple(want))
+            chex.assert_trees_all_equal(tuple(found), tuple(best_assignment(CHAIN, *operands)))
 
 
 # --- over the devices of a mesh -------------------------------------------------------------------
-
-AUTO, EXPLICIT = jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit
-
-
-def mesh_of(shape, kind=AUTO):
-    axes, devices = ("d", "e")[: len(shape)], jax.devices()[: np.prod(shape)]
-    return jax.make_mesh(shape, axes, axis_types=(kind,) * len(shape), devices=devices)
-
-
-def equal(got, want, **near):
-    if near:
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **near), got, want)
-    else:
-        jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
 @pytest.mark.cpu
@@ -234,19 +217,18 @@ def test_values_are_those_of_one_device(name):
     semiring = SEMIRINGS[name] or name
     operands = [jnp.asarray(x) for x in tables(semiring)]
     run = functools.partial(tropical_einsum, CHAIN, semiring=semiring)
-    with jax.set_mesh(mesh_of((8,))):
+    with jax.set_mesh(mesh((8,))):
         got = run(*operands, over="d")
-    equal(got, run(*operands), **({"rtol": 1e-5} if name == "log_sum_exp" else {}))
+    near(got, run(*operands), 1e-5 if name == "log_sum_exp" else 0)
 
 
 @pytest.mark.cpu
 def test_each_device_is_within_the_limit_and_there_is_one_merge():
     shapes = ((8, 96), (96, 96), (96, 8))
     specs = [jax.ShapeDtypeStruct(s, np.float32) for s in shapes]
-    free = plan_tropical_einsum(CHAIN, *specs)
-    limit = SCRATCH + (free.peak - SCRATCH) // 4
+    limit = SCRATCH + (plan_tropical_einsum(CHAIN, *specs).peak - SCRATCH) // 4
     run = functools.partial(best_assignment, CHAIN, memory_limit=limit, over="d")
-    with jax.set_mesh(mesh_of((8,))):
+    with jax.set_mesh(mesh((8,))):
         compiled = jax.jit(lambda *xs: tuple(run(*xs))).lower(*specs).compile()
     memory = compiled.memory_analysis()
     assert memory.temp_size_in_bytes + memory.output_size_in_bytes <= limit
@@ -258,11 +240,10 @@ def test_each_device_is_within_the_limit_and_there_is_one_merge():
 @pytest.mark.cpu
 def test_winners_by_label_and_one_slice():
     operands = tables("max_plus")
-    with jax.set_mesh(mesh_of((2,))):
+    with jax.set_mesh(mesh((2,))):
         got = tropical_einsum_with_argmax(CHAIN, *operands, over="d")
         alone = tropical_einsum("ij,jk->ik", np.ones((1, 1)), np.ones((1, 1)), over="d")
-    want = best_assignment(CHAIN, *operands)
-    equal(got.coordinates(), dict(want.labels))
+    chex.assert_trees_all_equal(got.coordinates(), dict(best_assignment(CHAIN, *operands).labels))
     assert alone == 2
 
 
@@ -278,7 +259,7 @@ def test_slices_for_workers():
 
 @pytest.mark.cpu
 def test_empty_results_and_a_single_entry():
-    with jax.set_mesh(mesh_of((4,))):
+    with jax.set_mesh(mesh((4,))):
         assert tropical_einsum("d,dc->cd", np.ones(0), np.ones((0, 4)), over="d").shape == (4, 0)
         empty = tropical_einsum("ij,jk->", np.ones((0, 8)), np.ones((8, 4)), over="d")
         diagonal = tropical_einsum("aab,b->", np.ones((3, 3, 5)), np.arange(5.0), over="d")
@@ -293,7 +274,9 @@ def test_a_label_without_entries_is_not_sliced():
     free = plan_tropical_einsum("ab,c->c", x, c, slices=4)
     assert free.slices == 1
     run = functools.partial(tropical_einsum, "ab,c->c", memory_limit=free.peak)
-    equal(jax.grad(lambda *xs: run(*xs).sum(), (0, 1))(x, c), (x, jnp.ones(10_000)))
+    chex.assert_trees_all_equal(
+        jax.grad(lambda *xs: run(*xs).sum(), (0, 1))(x, c), (x, jnp.ones(10_000))
+    )
     each_ends_in(
         (
             lambda: tropical_einsum("ab,c->c", x, c, memory_limit=free.peak - 1),
@@ -306,10 +289,10 @@ def test_a_label_without_entries_is_not_sliced():
 @pytest.mark.cpu
 def test_refusals_over_devices():
     x = tables("max_plus")
-    mesh = mesh_of((2,))
+    two = mesh((2,))
 
     def under(**how):
-        with jax.set_mesh(mesh):
+        with jax.set_mesh(two):
             return tropical_einsum(CHAIN, *x, **how)
 
     each_ends_in(

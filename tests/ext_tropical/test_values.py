@@ -1,10 +1,11 @@
-"""Tropical einsum against brute force and NumPy object einsum: values, winners, edges, dtypes,
-memory.
+"""Tropical einsum, dot_general and reduce_sum against brute force and NumPy object einsum: values,
+winners, edges, dtypes, memory; the equation bank under every semiring.
 """
 
 import functools
 import itertools
 import string
+import zlib
 
 import chex
 import jax
@@ -20,20 +21,26 @@ from jaxlib.mlir.dialects import stablehlo
 import ext_tropical
 from ext_tropical import (
     TropicalEinsum,
+    log_sum_exp,
     max_plus,
     min_plus,
+    min_plus_dot_general,
+    tropical_dot_general,
     tropical_einsum,
     tropical_einsum_with_argmax,
+    tropical_reduce_sum,
 )
 from ext_tropical.algebra.shipped import SEMIRINGS
 from ext_tropical.step.einsum_op import Outputs
 from ext_tropical.step.kernels import selection
+from tenferro_jax.errors import DTypeError, ShapeError
 from tenferro_jax.extension import apply
 
-from ..oracles import brute_force, object_einsum
-from ..sweep import in_turn, some, times
-from .bank import sized
-from .judges import temporary_bytes
+from ..helpers import equal
+from ..oracles import ALGEBRAS, brute_force, log_einsum, object_einsum
+from ..sweep import ALL, in_turn, some, times
+from .bank import OPT_EINSUM, PATTERNS, partitions, patterns, random_cases, sized
+from .judges import check_assignment, refusals, temporary_bytes
 
 NAMES = ("max_plus", "min_plus", "max_mul", "min_max")
 EQUATIONS = (
@@ -79,8 +86,7 @@ def check(name, equation, lhs, rhs, kernels=False):
     want = brute_force(name, op.layout.equation.explicit, lhs, rhs)
     value, found = every_way(op, kernels, lhs, rhs)
     for got in (op.eager_execute(lhs, rhs), *found, (value,)):
-        for x, expected in zip(got, want, strict=len(got) == 2):
-            np.testing.assert_array_equal(x, expected)
+        equal(*zip(got, want, strict=len(got) == 2))
     return want[0]
 
 
@@ -126,8 +132,7 @@ def test_what_makes_16_bit_operands_is_rounded(semiring, sizes, dtype):
 
     want = jax.jit(search)(jax.jit(made)(lhs), jax.jit(made)(rhs))
     got = jax.jit(lambda lhs, rhs: search(made(lhs), made(rhs)))(lhs, rhs)
-    np.testing.assert_array_equal(got.value, want.value)
-    np.testing.assert_array_equal(got.winner, want.winner)
+    equal((got.value, want.value), (got.winner, want.winner))
 
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, -np.inf, np.nan])
@@ -261,8 +266,7 @@ def test_integers(name, dtype):
 def test_integer_infinities_absorb_and_other_overflow_wraps():
     low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     lhs = np.array([[low, 5], [low, low], [high, 1]], np.int32)
-    rhs = np.array([[-7, 1], [2, low]], np.int32)
-    got = tropical_einsum("ij,jk->ik", lhs, rhs)
+    got = tropical_einsum("ij,jk->ik", lhs, np.array([[-7, 1], [2, low]], np.int32))
     np.testing.assert_array_equal(got, [[7, low], [low, low], [high - 7, low]])
     shortest = tropical_einsum(
         "ij,jk->ik",
@@ -270,9 +274,9 @@ def test_integer_infinities_absorb_and_other_overflow_wraps():
         np.array([[-3], [6]], np.int32),
         semiring=min_plus,
     )
-    np.testing.assert_array_equal(shortest, [[10]])
-    np.testing.assert_array_equal(
-        tropical_einsum("i,i->", np.array([high], np.int32), np.array([2], np.int32)), low + 1
+    equal(
+        (shortest, [[10]]),
+        (tropical_einsum("i,i->", np.array([high], np.int32), np.array([2], np.int32)), low + 1),
     )
 
 
@@ -286,8 +290,7 @@ def test_sixteen_bit_floats_compute_in_float32(name, dtype):
     value, winner = brute_force(name, "ij,jk->ik", *wide)
     result = tropical_einsum_with_argmax("ij,jk->ik", lhs, rhs, semiring=semiring(name))
     assert result.value.dtype == dtype
-    np.testing.assert_array_equal(result.value, jnp.asarray(value).astype(dtype))
-    np.testing.assert_array_equal(result.winner, winner)
+    equal((result.value, jnp.asarray(value).astype(dtype)), (result.winner, winner))
     kept = tropical_einsum("ij,jk->ik", lhs, rhs, semiring=semiring(name), accumulate="float32")
     assert kept.dtype == np.float32
     np.testing.assert_array_equal(kept, value)
@@ -305,10 +308,8 @@ def test_the_first_candidate_is_searched_too(search):
     candidate.
     """
     rows = jnp.array([[[np.inf], [1.0]], [[2.0], [1.0]]])
-    columns = jnp.array([[[-np.inf], [0.0]], [[0.0], [0.0]]])
-    value, winner = search(max_plus, rows, columns)
-    np.testing.assert_array_equal(value.ravel(), [np.nan, 2.0])
-    np.testing.assert_array_equal(winner.ravel(), [0, 0])
+    value, winner = search(max_plus, rows, jnp.array([[[-np.inf], [0.0]], [[0.0], [0.0]]]))
+    equal((value.ravel(), [np.nan, 2.0]), (winner.ravel(), [0, 0]))
 
 
 @pytest.mark.few(1)
@@ -328,8 +329,7 @@ def test_another_program_judges_the_lowering(name):
     with text.context:
         arguments = [ir.DenseElementsAttr.get(np.ascontiguousarray(x)) for x in (lhs, rhs)]
         judged = [np.array(out) for out in stablehlo.eval_module(text, arguments)]
-    want = brute_force(name, "ij,jk->ik", lhs, rhs)
-    for got, w in zip(judged, want):
+    for got, w in zip(judged, brute_force(name, "ij,jk->ik", lhs, rhs)):
         np.testing.assert_array_equal(got.reshape(w.shape), w)
 
 
@@ -359,3 +359,230 @@ def test_labels_do_not_run_out():
     op = TropicalEinsum(max_plus, equation).batched((0, None))[0].batched((None, 0))[0]
     assert len(set(op.layout.equation.output)) == 53
     assert TropicalEinsum(max_plus, "ij,jk->ik").batched((None, 1))[0].equation == "ij,jak->aik"
+
+
+# --- dot_general and reduce_sum -------------------------------------------------------------------
+
+
+def whole(rng, name, shape):
+    return (
+        rng.random(shape) < 0.5
+        if name == "or_and"
+        else rng.integers(0 if name == "max_mul" else -4, 5, shape).astype(float)
+    )
+
+
+def test_published_small_examples():
+    """The upstream project's own, transposed from column-major."""
+    a, b = np.array([[1.0, 3.0], [2.0, 4.0]]), np.array([[10.0, 30.0], [20.0, 40.0]])
+    c, d = np.array([[10.0, 0.0], [1.0, 5.0]]), np.array([[1.0, 10.0], [0.0, 1.0]])
+    equal(
+        (tropical_dot_general(a, b), [[23, 43], [24, 44]]),
+        (tropical_dot_general(c, d), [[11, 20], [5, 11]]),
+        (min_plus_dot_general(a, b), [[11, 31], [12, 32]]),
+        (
+            min_plus_dot_general(a, b, (((0,), (0,)), ((), ()))),
+            object_einsum("min_plus", "ji,jk->ik", a, b),
+        ),
+    )
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("name", ALGEBRAS)
+@pytest.mark.parametrize(
+    ("shapes", "numbers", "equation"),
+    [
+        (((2, 3), (3, 4)), None, "ij,jk->ik"),
+        (((2, 3), (3,)), None, "ij,j->i"),
+        (((3,), (3,)), None, "i,i->"),
+        (((2, 5, 3), (5, 3, 4)), (((2,), (1,)), ((1,), (0,))), "ibj,bjk->bik"),
+        (((2, 5, 3), (3, 5, 4)), (([2, 1], [0, 1]), ((), ())), "iab,bak->ik"),
+        (((2, 3), (3, 2)), (((), ()), ((0, 1), (1, 0))), "ij,ji->ij"),
+        (((2,), (3, 4)), (((), ()), ((), ())), "i,jk->ijk"),
+        (((), ()), (((), ()), ((), ())), ",->"),
+    ],
+)
+def test_dimension_numbers_are_those_of_lax(name, shapes, numbers, equation):
+    rng = np.random.default_rng(len(equation))
+    lhs, rhs = (whole(rng, name, shape) for shape in shapes)
+    got = tropical_dot_general(lhs, rhs, numbers, semiring=name)
+    np.testing.assert_array_equal(got, object_einsum(name, equation, lhs, rhs))
+    lax_numbers = numbers or (((lhs.ndim - 1,), (0,)), ((), ()))
+    assert got.shape == jax.lax.dot_general(lhs.astype(float), rhs.astype(float), lax_numbers).shape
+
+
+REDUCE = {
+    "max_plus": np.max,
+    "max_mul": np.max,
+    "min_plus": np.min,
+    "min_max": np.min,
+    "or_and": np.any,
+}
+
+
+@pytest.mark.parametrize("name", ALGEBRAS)
+def test_reduce_sum_agrees_with_numpy(name):
+    x = whole(np.random.default_rng(0), name, (2, 3, 4))
+    for axis, keepdims in itertools.product((None, 0, -1, (0, 2), (2, -2), ()), (False, True)):
+        np.testing.assert_array_equal(
+            tropical_reduce_sum(x, axis, keepdims, semiring=name),
+            REDUCE[name](x, axis=axis, keepdims=keepdims),
+            strict=True,
+        )
+    np.testing.assert_array_equal(
+        tropical_reduce_sum(x[:, :0], axis=1, semiring=name), np.full((2, 4), ALGEBRAS[name].zero)
+    )
+
+
+def test_reduce_sum_of_nan_and_of_a_scalar():
+    np.testing.assert_array_equal(
+        tropical_reduce_sum(np.array([[1.0, np.nan], [2.0, 3.0]]), axis=1), [np.nan, 3.0]
+    )
+    assert tropical_reduce_sum(3.0) == 3.0
+    assert tropical_reduce_sum([1.0, 5.0, 2.0, 3.0]).shape == ()
+
+
+A = np.zeros((2, 2))
+X = np.zeros((2, 3))
+
+
+PRODUCTS = (
+    *(
+        (ShapeError, r"needed what jax.lax.dot_general takes", (A, A, numbers))
+        for numbers in (
+            3,
+            "ij",
+            ((0, 0), ((), ())),
+            (((0,), (0,)),),
+            (((0,), (0,)), ((), ()), ()),
+            (((0.0,), (0,)), ((), ())),
+            (((0, 1), (0,)), ((), ())),
+            (((0,), (0,)), ((0,), (1,))),
+            (((0,), (2,)), ((), ())),
+            (((0,), (-1,)), ((), ())),
+        )
+    ),
+    (ShapeError, r"shapes \(2, 3\) and \(2, 3\)", (X, X)),
+    (ShapeError, r"shapes \(2, 1\) and \(3, 4\)", (np.ones((2, 1)), np.ones((3, 4)))),
+    (ShapeError, r"shapes \(\) and \(2, 2\)", (1.0, A)),
+    (DTypeError, "float64 and float32", (A, A.astype(np.float32))),
+    (DTypeError, "tropical_dot_general, lhs", ("a", A)),
+    (DTypeError, "", (A + 0j, A)),
+)
+REDUCTIONS = (
+    *(
+        (ShapeError, "axis: given .* for an array of rank 2; needed an axis", (X, axis))
+        for axis in (1.0, "a", (0, None), (1, -1), 2, -3, (0, 5))
+    ),
+    (DTypeError, "", (X + 0j,)),
+)
+test_refusals = refusals(
+    *(
+        (error, text, functools.partial(call, *given))
+        for call, rows in ((tropical_dot_general, PRODUCTS), (tropical_reduce_sum, REDUCTIONS))
+        for error, text, given in rows
+    )
+)
+
+
+# --- the equation bank ----------------------------------------------------------------------------
+
+
+VALUES = {
+    "max_plus": [-2.0, -1.0, 0.0, 1.0, -np.inf],
+    "min_plus": [-1.0, 0.0, 1.0, 2.0, np.inf],
+    "max_mul": [0.0, 1.0, 2.0, 3.0],
+    "min_max": [-1.0, 0.0, 1.0, np.inf, -np.inf],
+    "or_and": [False, True],
+}
+"""Few whole numbers and the zero of each semiring: products are exact, ties and impossible cells
+many.
+"""
+
+
+def data(name, case):
+    rng = np.random.default_rng(zlib.crc32(f"{name} {case.equation}".encode()))
+    return [rng.choice(VALUES[name], shape) for shape in case.shapes]
+
+
+def check_case(name, case):
+    operands = data(name, case)
+    check_assignment(
+        name, f"{','.join(case.terms)}->{case.output}", operands, *solve(case, operands, name)
+    )
+
+
+def solve(case, operands, name):
+    """Value and coordinates."""
+
+    @jax.jit
+    def found(*xs):
+        result = tropical_einsum_with_argmax(case.equation, *xs, semiring=name)
+        return result.value, result.coordinates()
+
+    return found(*operands)
+
+
+def chosen(cases, count):
+    """So many (semiring, case) with each semiring in turn, ten times as many in the large sweep."""
+    picked, count = np.random.default_rng(0).permutation(len(cases)), count * (10 if ALL else 1)
+    return [
+        (name, cases[picked[i % len(cases)]])
+        for i, name in zip(range(count), itertools.cycle(VALUES))
+    ]
+
+
+def named(pairs):
+    return {"argvalues": pairs, "ids": [f"{name}:{case.equation}" for name, case in pairs]}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(
+    ("name", "case"), **named(chosen([sized(equation) for equation in OPT_EINSUM], len(OPT_EINSUM)))
+)
+def test_the_list_of_opt_einsum(name, case):
+    check_case(name, case)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("name", "case"), **named(chosen(random_cases(30), 15)))
+def test_random_networks(name, case):
+    check_case(name, case)
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize(
+    ("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 80))
+)
+def test_every_pattern_of_repeated_labels(name, case):
+    check_case(name, case)
+
+
+SMOOTH = [sized(equation) for equation in (*OPT_EINSUM, *PATTERNS)]
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize(
+    "case", SMOOTH if ALL else SMOOTH[:69:6] + SMOOTH[69::600], ids=lambda case: case.equation
+)
+def test_log_sum_exp(case):
+    operands = data("max_plus", case)
+    want = log_einsum(0.5, case.equation, *operands)
+    np.testing.assert_allclose(
+        tropical_einsum(case.equation, *operands, semiring=log_sum_exp(0.5)),
+        want,
+        rtol=1e-12,
+        atol=1e-12,
+    )
+
+
+def test_the_bank_holds_every_pattern():
+    """Bell(n) ways to label n places; each output is one of the 2**k sets of k labels (Touchard's
+    polynomials at 2).
+    """
+    touchard = [sum(2 ** len(set(places)) for places in partitions(n)) for n in range(7)]
+    assert touchard == [1, 2, 6, 22, 94, 454, 2430]
+    for operands, most, count in ((1, 3, 31), (2, 3, 3731), (3, 2, 4553)):
+        ranks = itertools.product(range(most + 1), repeat=operands)
+        assert len(set(patterns(operands, most))) == sum(touchard[sum(x)] for x in ranks) == count
+    assert sum(sized(x).output != "".join(sorted(sized(x).output)) for x in PATTERNS) > 500

@@ -15,6 +15,8 @@ import pytest
 
 import tenferro_jax as tj
 
+from ..helpers import ends_in
+
 pytestmark = pytest.mark.slow
 
 SOURCE = r"""
@@ -113,10 +115,8 @@ def test_jax_27352_jacobian_and_adjoint_by_ffi(compiled):
     forward.defjvp(lambda primals, tangents: (forward(*primals), push(*primals, *tangents)))
     reverse = jax.custom_vjp(value)
     reverse.defvjp(lambda x, y: (reverse(x, y), (x, y)), lambda kept, w: pull(*kept, *w))
-    with pytest.raises(ValueError, match="FFI call"):
-        metric(forward)
-    with pytest.raises(TypeError, match="jvp"):
-        metric(reverse)
+    ends_in(lambda: metric(forward), ValueError, "FFI call")
+    ends_in(lambda: metric(reverse), TypeError, "jvp")
 
     def published(name, kernel):
         op = tj.op(f"test-judges.{name}.v1")(lambda *xs: None)

@@ -1,10 +1,11 @@
-"""What functions as ops take from their authors beside derivatives: batching rules, shardings,
-kernels in training, opaque linear maps, hijax primitives, residuals of any kind; and what they
-refuse.
+"""What functions as ops take from their authors: batching rules, shardings, kernels in training,
+opaque linear maps, hijax primitives, residuals of any kind; and what they refuse. Which derivative
+an op has: that of its body without a word, that of a rule, or an error that names it.
 """
 
 import collections
 import copy
+import functools
 import pickle
 
 import chex
@@ -13,12 +14,13 @@ import jax.experimental.hijax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import tenferro_jax as tj
 from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
 from tenferro_jax.extension import apply, require_equal
 
-from ..helpers import ends_in, fresh, made
+from ..helpers import close, ends_in, equal, fresh, made
 
 X = np.array([0.3, -1.2, 2.0])
 Y = np.array([1.5, 0.5, -0.7])
@@ -86,8 +88,7 @@ def test_numpy_code_may_compute_a_batch_at_once():
     ordered.def_infer(lambda x: x)
     ordered.def_host(lambda x: calls.append((type(x), x.shape)) or np.sort(x))
     ordered.def_vmap(lambda size, in_batched, x: (ordered(x), True))
-    for run in (lambda f: f, jax.jit):
-        np.testing.assert_array_equal(run(jax.vmap(ordered))(XS), np.sort(XS))
+    equal(*((run(jax.vmap(ordered))(XS), np.sort(XS)) for run in (lambda f: f, jax.jit)))
     assert set(calls) == {(np.ndarray, XS.shape)}
     np.testing.assert_array_equal(ordered(X), np.sort(X))
 
@@ -129,27 +130,26 @@ def test_shardings_of_the_results_on_an_explicit_mesh():
         x = jax.device_put(np.arange(8.0).reshape(2, 4), jax.P(None, "d"))
         ends_in(lambda: jax.jit(flat)(x), InvalidConfig, "no f.def_sharding")
         flat.def_sharding("i j -> ij, ")
-        out = jax.jit(flat)(x)
-        np.testing.assert_array_equal(out["flat"], np.arange(8.0))
+        np.testing.assert_array_equal(jax.jit(flat)(x)["flat"], np.arange(8.0))
         slope = jax.jit(jax.grad(lambda x: (flat(x)["flat"] ** 2).sum()))(x)
-        np.testing.assert_array_equal(slope, 2 * np.arange(8.0).reshape(2, 4))
-        np.testing.assert_array_equal(jax.jit(fresh(lambda x: split(x)))(x), np.arange(8.0))
+        equal(
+            (slope, 2 * np.arange(8.0).reshape(2, 4)),
+            (jax.jit(fresh(lambda x: split(x)))(x), np.arange(8.0)),
+        )
     ends_in(lambda: fresh(jnp.ravel).def_sharding(jnp.ravel), InvalidConfig, "text such as")
 
 
 def test_sizes_that_must_be_equal():
+    @fresh
     def checked(x, y):
         require_equal(x.shape[0], y.shape[0])
         return x
 
-    checked = fresh(checked)
     n, m = jax.export.symbolic_shape("n, m")
-    specs = [jax.ShapeDtypeStruct((size,), np.float64) for size in (n, m)]
-    graph = tj.trace(checked, *specs)
+    graph = tj.trace(checked, *[jax.ShapeDtypeStruct((size,), np.float64) for size in (n, m)])
     assert len(graph.guards) == 1
     np.testing.assert_array_equal(graph.to_jax()(X, Y), X)
-    with pytest.raises(InvalidConfig, match=r"in checked|of checked"):
-        checked(X, Y[:2])
+    ends_in(lambda: checked(X, Y[:2]), InvalidConfig, r"in checked|of checked")
 
 
 def test_the_kernels_of_a_pair_run_in_training():
@@ -181,8 +181,7 @@ def test_the_kernels_of_a_pair_run_in_training():
     runs.clear()
     spec = jax.ShapeDtypeStruct((3,), np.float64)
     program = tj.export(layer, spec, vjp_order=1, platforms=("cpu",))
-    slopes = jax.grad(lambda x: program.call(x).sum())(X)
-    np.testing.assert_allclose(slopes, slope, rtol=1e-12)
+    np.testing.assert_allclose(jax.grad(lambda x: program.call(x).sum())(X), slope, rtol=1e-12)
     assert not runs
 
 
@@ -208,8 +207,11 @@ def test_an_opaque_linear_map_and_its_adjoint():
     np.testing.assert_allclose(solve(X), np.linalg.solve(dense, X), rtol=1e-8)
     slope = jax.grad(lambda b: solve(b) @ Y)(X)
     np.testing.assert_allclose(slope, np.linalg.solve(dense, Y), rtol=1e-8)
-    np.testing.assert_allclose(jax.vmap(forward)(XS), XS @ matrix.T, rtol=1e-12)
-    np.testing.assert_allclose(jax.jvp(forward, (X,), (Y,))[1], matrix @ Y, rtol=1e-12)
+    close(
+        (jax.vmap(forward)(XS), XS @ matrix.T),
+        (jax.jvp(forward, (X,), (Y,))[1], matrix @ Y),
+        rtol=1e-12,
+    )
     np.testing.assert_allclose(
         jax.linear_transpose(forward, X)(matrix @ X)[0], matrix.T @ matrix @ X
     )
@@ -225,8 +227,7 @@ def hi_sine(**rules):
         self.in_avals, self.out_aval, self.params = (aval,), aval, {}
         base.__init__(self)
 
-    members = {"__init__": init, "expand": lambda self, x: jnp.sin(x)} | rules
-    return type("HiSine", (base,), members)
+    return type("HiSine", (base,), {"__init__": init, "expand": lambda self, x: jnp.sin(x)} | rules)
 
 
 REVERSE = {
@@ -291,11 +292,9 @@ def test_a_cotangent_takes_the_dtype_of_its_argument():
     )
 
 
+@tj.op("test-rules.doubled.v1")
 def doubled(x):
     return 2 * x
-
-
-doubled = tj.op("test-rules.doubled.v1")(doubled)
 
 
 def test_a_function_op_is_pickled_and_copied_as_a_function():
@@ -360,16 +359,18 @@ def test_mistakes_are_named_with_the_function_and_its_line(body, rules, call, gi
 
 
 def test_other_mistakes():
+    @fresh
     def function(x, *, t: float = 1.0):
         return t * x
 
-    f = fresh(function)
     ends_in(
-        lambda: jax.jit(f)(X, t=2.0),
+        lambda: jax.jit(function)(X, t=2.0),
         InvalidConfig,
         r"function \(test_function_rules.py.*a traced value as t; .*static_argnames='t'",
     )
-    ends_in(lambda: f(X, t=[1.0]), InvalidConfig, r"payload of function \(test_fun.*, field t: ")
+    ends_in(
+        lambda: function(X, t=[1.0]), InvalidConfig, r"payload of function \(test_fun.*, field t: "
+    )
     two = lambda a, x: a @ x
     for argnums in (2, -3, "x", (0, 5)):
         transpose = lambda y, a, x: (None, y)
@@ -391,10 +392,10 @@ def test_other_mistakes():
 
 
 def test_a_bwd_without_derivatives_says_so():
+    @fresh
     def opaque(x):
         return jnp.sin(x)
 
-    opaque = fresh(opaque)
     cosine = lambda x, g: jax.pure_callback(
         lambda x, g: np.cos(x) * g, x, x, g, vmap_method="sequential"
     )
@@ -418,8 +419,7 @@ def test_an_op_is_found_again_by_its_values_and_not_by_their_numbers():
     f = fresh(over)
     x = jnp.ones(2)
     for t, want in ((0.0, np.inf), (-0.0, -np.inf), (1, 1.0), (1.0, 1.0)):
-        for _ in range(2):
-            np.testing.assert_array_equal(f(x, t=t), [want, want])
+        equal(*((f(x, t=t), [want, want]) for _ in range(2)))
     times = fresh(lambda x: x * 2)
     assert times(jnp.ones(2, "int32")).dtype == jnp.int32
     assert times(jnp.ones(2, "float32")).dtype == jnp.float32
@@ -461,10 +461,8 @@ def test_payload_in_its_old_place(width_first):
         ((0.3, 1.0, 2.0), {}, "given 3 arguments by position"),
         ((), {"x": 0.3, "width": 1.0}, "Pass arrays by position"),
     ):
-        with pytest.raises(InvalidConfig, match=said):
-            f(*args, **payload)
-    with pytest.raises(InvalidConfig, match="a traced value as width"):
-        jax.jit(f)(*at(0.3, 1.0))
+        ends_in(lambda: f(*args, **payload), InvalidConfig, said)
+    ends_in(lambda: jax.jit(f)(*at(0.3, 1.0)), InvalidConfig, "a traced value as width")
 
 
 def test_a_result_among_the_residuals_under_another_name():
@@ -487,25 +485,323 @@ def test_a_result_among_the_residuals_under_another_name():
     np.testing.assert_allclose(jax.vmap(jax.hessian(value))(X), np.exp(X), rtol=1e-6)
 
 
-def test_a_jitted_function_keeps_its_rule():
-    f = jax.custom_vjp(lambda x: x * x)
-    f.defvjp(lambda x: (f(x), x), lambda x, g: (7 * x * g,))
-    op = tj.op("test-functions.jitted_rule.v1")(jax.jit(jax.jit(f)))
-    assert jax.grad(op)(1.0) == jax.grad(jax.jit(f))(1.0) == 7
-
-
-def test_a_default_that_is_no_payload_has_a_way_out():
-    f = jax.custom_vjp(lambda x, y=2.0: x * y)
-    f.defvjp(lambda x, y: (x * y, (x, y)), lambda kept, g: (kept[1] * g, kept[0] * g))
-    with pytest.raises(InvalidConfig, match="nondiff_argnums"):
-        tj.op("test-functions.defaulted.v1")(f)
-
-
 @pytest.mark.parametrize(("calls", "plain"), [(True, 18), (False, -6)])
 def test_a_second_derivative_applies_the_rule_again(calls, plain):
     """As docs/guides/reverse_rule.md says; JAX does so where fwd calls the function."""
     f = jax.custom_vjp(lambda x: x)
     f.defvjp(lambda x: (f(x) if calls else x, None), lambda _, g: (-3.0 * g,))
     op = fresh(f)
-    second = [jax.grad(jax.grad(lambda x, h=h: h(x) ** 2))(2.0) for h in (f, op)]
-    assert second == [plain, 18]
+    assert [jax.grad(jax.grad(lambda x, h=h: h(x) ** 2))(2.0) for h in (f, op)] == [plain, 18]
+
+
+# --- which derivative an op has; integers, which have none ----------------------------------------
+
+
+AT = np.array([0.3, 1.2, -0.7])
+
+
+# --- functions without a rule ---------------------------------------------------------------------
+
+
+WEIGHTS = np.array([1.0, 2.0, 3.0])
+PLAIN = {
+    "elementwise": lambda x: jnp.sin(x) * WEIGHTS,
+    "jit": jax.jit(lambda x: x**3),
+    "scan": lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), c), x, length=3)[0],
+    "custom_vjp inside": lambda x: reverse_sine(x) ** 2,
+}
+
+
+@jax.custom_vjp
+def reverse_sine(x):
+    return jnp.sin(x)
+
+
+reverse_sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (jnp.cos(x) * g,))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_jax_differentiates_a_function_without_a_rule(name):
+    function = PLAIN[name]
+    f = fresh(function)
+    total = lambda f: lambda x: f(x).sum()
+    for change in (jax.grad, lambda f: jax.jit(jax.vmap(jax.grad(f))), jax.hessian):
+        x = AT[:, None] if change is not jax.grad else AT
+        x = AT if change is jax.hessian else x
+        want = PLAIN[name] if name != "custom_vjp inside" else lambda x: jnp.sin(x) ** 2
+        got = change(total(f))(x)
+        np.testing.assert_allclose(got, change(total(want))(x), rtol=1e-12, atol=1e-12)
+    graph = tj.grad(tj.trace(total(f), AT))
+    np.testing.assert_allclose(graph.to_jax()(AT), jax.grad(total(function))(AT), rtol=1e-12)
+
+
+def test_a_rule_wins_over_the_body():
+    square = lambda x: x * x
+    seven = lambda p, o, t: 7 * t[0]
+    forward = fresh(square)
+    forward.defjvp(seven)
+    reverse = fresh(square)
+    reverse.defvjp(lambda x: (x * x, None), lambda r, g: (7 * g,))
+    custom = jax.custom_jvp(square)
+    custom.defjvp(lambda p, t: (square(*p), 7 * t[0]))
+    for f in (forward, reverse, fresh(custom), fresh(jax.jit(jax.jit(custom)))):
+        assert jax.grad(f)(3.0) == 7.0
+    late = fresh(square)
+    assert jax.grad(late)(3.0) == 6.0
+    late.defjvp(seven)
+    assert jax.grad(late)(3.0) == 7.0
+
+
+def by_host(x):
+    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.pure_callback(np.sin, like, x, vmap_method="sequential")
+
+
+def nothing(**rules):
+    f = fresh(lambda x: None)
+    f.def_infer(lambda x: x)
+    for name, given in rules.items():
+        getattr(f, name)(given) if name == "def_host" else f.def_kernel("cpu")(given)
+    return f
+
+
+WITHOUT = {
+    "derive=False": (lambda: fresh(jnp.sin, derive=False), "no jvp rule"),
+    "def_host": (lambda: nothing(def_host=np.sin), "no jvp rule"),
+    "kernel alone": (lambda: nothing(def_kernel=jnp.sin), "no jvp rule"),
+    "pure_callback": (lambda: fresh(by_host), "code that JAX cannot differentiate"),
+    "pure_callback in scan": (
+        lambda: fresh(lambda x: jax.lax.scan(lambda c, _: (by_host(c), 0), x, length=1)[0]),
+        "code that JAX cannot differentiate",
+    ),
+    "io_callback": (
+        lambda: fresh(lambda x: io_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)),
+        "code that JAX cannot differentiate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_jax_cannot_differentiate_asks_for_a_rule(name):
+    make, given = WITHOUT[name]
+    f = make()
+    np.testing.assert_allclose(f(AT), np.sin(AT))
+    for run in (
+        lambda: jax.grad(lambda x: f(x).sum())(AT),
+        lambda: jax.jit(jax.grad(lambda x: f(x).sum()))(AT),
+        lambda: jax.jvp(f, (AT,), (AT,)),
+        lambda: tj.grad(tj.trace(lambda x: f(x).sum(), AT)),
+    ):
+        error = ends_in(run, ADRuleError, given).value
+        assert f.op.family_id in str(error)
+        assert "@f.defjvp" in error.fix
+    f.defjvp(lambda p, o, t: jnp.cos(p[0]) * t[0])
+    np.testing.assert_allclose(jax.grad(lambda x: f(x).sum())(AT), np.cos(AT))
+
+
+# --- rules that JAX cannot transpose --------------------------------------------------------------
+
+
+@jax.custom_vjp
+def twice(t):
+    return 2 * t
+
+
+twice.defvjp(lambda t: (2 * t, None), lambda _, g: (2 * g,))
+
+
+def loop(t):
+    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, 2 * c[1]), (0, t))[1]
+
+
+def function_with(rule):
+    f = fresh(lambda x: 2 * x)
+    f.defjvp(lambda p, o, t: rule(t[0]))
+    return f
+
+
+def class_with(rule):
+    doubles = made(
+        "Doubles",
+        family_id="test-derivatives.doubles.v1",
+        lower_to_standard_ops=lambda self, x: (2 * x,),
+        linearize=lambda self, p, o, t: (rule(t[0]),),
+    )
+    return lambda x: apply(doubles(), x)[0]
+
+
+@pytest.mark.parametrize("author", [function_with, class_with])
+@pytest.mark.parametrize("rule", [twice, loop])
+def test_a_rule_that_jax_cannot_transpose_has_forward_mode_alone(author, rule):
+    f = author(rule)
+    ends_in(
+        (lambda: jax.grad(wrap(lambda x: f(x).sum()))(AT) for wrap in (jax.jit, lambda f: f)),
+        (ValueError, NotImplementedError),
+        "(?i)reverse-mode differentiation",
+    )
+    close(
+        (jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[1])(AT), 2 * AT),
+        (jax.linearize(f, AT)[1](AT), 2 * AT),
+        (jax.jacfwd(f)(AT), 2 * np.eye(3)),
+    )
+
+
+def test_a_forward_derivative_that_has_no_transpose_is_written_and_read():
+    graph = tj.from_wire(tj.to_wire(tj.jvp(tj.trace(function_with(twice), AT))))
+    np.testing.assert_allclose(graph.to_jax()(AT, AT)[1], 2 * AT)
+
+
+def test_a_loop_of_unknown_length_has_forward_mode_alone():
+    f = fresh(lambda x: jax.lax.while_loop(lambda y: y.sum() < 9, lambda y: 2 * y, x))
+    x = np.array([1.0, 0.5])
+    np.testing.assert_allclose(jax.jvp(f, (x,), (x,))[1], 8 * x)
+    ends_in(lambda: jax.grad(lambda x: f(x).sum())(x), ValueError, "while_loop")
+
+
+# --- integers -------------------------------------------------------------------------------------
+
+
+def nearest_of_class():
+    near = made(
+        "Near",
+        family_id="test-derivatives.near.v1",
+        lower_to_standard_ops=lambda self, q: (jnp.argmin(q).astype("int32"),),
+    )
+    return lambda q: apply(near(), q)[0]
+
+
+def nearest_of_host():
+    near = fresh(lambda q: None)
+    near.def_infer(lambda q: jax.ShapeDtypeStruct((), "int32"))
+    near.def_host(lambda q: np.argmin(q).astype("int32"))
+    return near
+
+
+NEAREST = {
+    "function": lambda: fresh(lambda q: jnp.argmin(q).astype("int32")),
+    "function without derivative": lambda: fresh(
+        lambda q: jnp.argmin(q).astype("int32"), derive=False
+    ),
+    "class": nearest_of_class,
+    "host": nearest_of_host,
+}
+Q = np.array([2.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_integers_need_no_rule(name):
+    near = NEAREST[name]()
+    f = lambda q: q[near(q)] ** 2
+    want = np.array([0.0, 1.0, 0.0])
+    for run in (
+        lambda: jax.grad(f)(Q),
+        lambda: jax.jit(jax.grad(f))(Q),
+        lambda: jax.vmap(jax.grad(f))(Q[None])[0],
+        lambda: jax.grad(lambda q: jax.vmap(f)(q[None])[0])(Q),
+        lambda: jax.grad(lambda q: jax.lax.scan(lambda c, _: (c, f(c)), q, length=1)[1][0])(Q),
+        lambda: jax.grad(jax.checkpoint(f))(Q),
+        lambda: tj.grad(tj.trace(f, Q)).to_jax()(Q),
+        lambda: jax.linear_transpose(jax.linearize(f, Q)[1], Q)(1.0)[0],
+    ):
+        np.testing.assert_array_equal(run(), want)
+    assert jax.jvp(f, (Q,), (Q,))[1] == 2 * 0.5 * 0.5
+    out, tangent = jax.jvp(near, (Q,), (Q,))
+    assert out == 1
+    assert tangent.dtype == jax.dtypes.float0
+    out, pull = jax.vjp(near, Q)
+    (back,) = pull(np.zeros((), jax.dtypes.float0))
+    equal((back, np.zeros(3)), (tj.jvp(tj.trace(f, Q)).to_jax()(Q, Q)[1], 0.5))
+
+
+def mixed_rules():
+    body = lambda x: (3 * x, (x > 0).sum(), x > 0)
+    forward, reverse, linear = fresh(body), fresh(body), fresh(body)
+    forward.defjvp(lambda p, o, t: (3 * t[0], None, None))
+    reverse.defvjp(lambda x: (body(x), None), lambda _, g: (3 * g[0],))
+    linear.def_transpose(lambda y, x: (3 * y[0],))
+    return {"derived": fresh(body), "defjvp": forward, "defvjp": reverse, "def_transpose": linear}
+
+
+@pytest.mark.parametrize("name", ["derived", "defjvp", "defvjp", "def_transpose"])
+def test_integers_beside_floats(name):
+    f = mixed_rules()[name]
+    loss = lambda x: jnp.where(f(x)[2], f(x)[0] * 2, 0.0).sum()
+    want = 2 * 3.0 * (AT > 0)
+    close(
+        *((run(loss)(AT), want) for run in (jax.grad, lambda f: jax.jit(jax.grad(f)))),
+        (jax.vmap(jax.grad(loss))(AT[None])[0], want),
+        (tj.grad(tj.trace(loss, AT)).to_jax()(AT), want),
+    )
+    tangents = jax.jvp(f, (AT,), (AT,))[1]
+    np.testing.assert_allclose(tangents[0], 3 * AT)
+    chex.assert_trees_all_equal([t.dtype for t in tangents[1:]], [jax.dtypes.float0] * 2)
+    np.testing.assert_allclose(jax.linearize(f, AT)[1](AT)[0], 3 * AT)
+
+
+# --- rules that cannot be called ------------------------------------------------------------------
+
+
+def two(payload):
+    if payload:
+
+        def f(x, y, *, t: float = 1.0):
+            return x * y * t
+
+        return fresh(f)
+    return fresh(lambda x, y: x * y)
+
+
+def with_arguments(names, payload):
+    """A function of these arguments and the payload."""
+    return eval(f"lambda {', '.join([*names, *(['*', 't'] if payload else [])])}: None")
+
+
+RULES = {  # how a function is given, and the arguments that it is called with
+    "defjvp": (lambda f, g: f.defjvp(g), ["primals", "outputs", "tangents"]),
+    "fwd of defvjp": (lambda f, g: f.defvjp(g, lambda *a, **k: None), ["x", "y"]),
+    "bwd of defvjp": (
+        lambda f, g: f.defvjp(lambda *a, **k: None, g),
+        ["residuals", "cotangents"],
+    ),
+    "def_transpose": (lambda f, g: f.def_transpose(g, argnums=0), ["cotangents", "x", "y"]),
+    "def_vmap": (lambda f, g: f.def_vmap(g), ["axis_size", "in_batched", "x", "y"]),
+    "def_host": (lambda f, g: f.def_host(g), ["x", "y"]),
+    "def_infer": (lambda f, g: f.def_infer(g), ["x", "y"]),
+    "a kernel": (lambda f, g: f.def_kernel("cpu")(g), ["x", "y"]),
+    "declines": (lambda f, g: f.def_kernel("cpu", declines=g), ["x", "y"]),
+    "on_device": (lambda f, g: f.def_sharding("i, i -> i", on_device=g), ["shard", "x", "y"]),
+}
+
+
+@pytest.mark.parametrize("payload", [False, True])
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_of_other_arguments_is_refused_when_it_is_given(name, payload):
+    give, names = RULES[name]
+    needed = f"function({', '.join([*names, *(['*', 't'] if payload else [])])})"
+    wrong = [
+        with_arguments(names[:-1], payload),
+        with_arguments([*names, "more"], payload),
+        with_arguments(names, not payload),
+        lambda: None,
+        3,
+    ]
+    for function in wrong:
+        error = ends_in(lambda g=function: give(two(payload), g), InvalidConfig).value
+        assert error.given.startswith(name) or error.given == f"3 as {name}"
+        assert error.needed == needed
+        assert "test_function_rules.py:" in error.where
+    right = [
+        with_arguments(names, payload),
+        lambda *args, **payload: None,
+        with_arguments([*names, "more=1"], payload),
+        functools.partial(with_arguments([*names, "more"], payload), more=1),
+    ]
+    for function in right:
+        give(two(payload), function)
+
+
+def test_any_number_of_arguments():
+    f = lambda: fresh(lambda x, *rest: x)
+    f().def_transpose(lambda cotangents, x, *rest: None, argnums=0)
+    f().def_transpose(lambda cotangents, x, y: None, argnums=0)
+    f().def_host(np.add)  # of C

@@ -2,30 +2,32 @@
 hangs it or takes its memory.
 """
 
+import dataclasses
 import json
-import os
-import pathlib
-import subprocess
 import sys
 import tracemalloc
 
+import jax
+import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import from_wire, to_wire
-from tenferro_jax.errors import ArtifactError
+from tenferro_jax.errors import ArtifactError, InvalidConfig, Unsupported
 from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.io import Limits
 from tenferro_jax.ops.analytic import Sin
 from tenferro_jax.shapes import TensorMeta
 
-from ..helpers import ends_in
+from ..helpers import each_ends_in, ends_in, python
+from ..house import ROOT
+from . import hostile_exported
 from .graph_bank import families_known
 from .hostile import GOLDEN, doubling, ended, small
 from .test_wire import constants
 
-ROOT = pathlib.Path(__file__).parents[2]
 GOOD = {
     "constraints: unused, used",
     "op: long exponent",
@@ -38,15 +40,7 @@ GOOD = {
 
 def ends(suite):
     """(case, how it ended) of every case of a suite, read in a process of its own."""
-    environment = os.environ | {"JAX_ENABLE_X64": "1"}
-    command = [sys.executable, "-W", "error", "-m", "tests.io.hostile", suite]
-    child = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
-    )
-    lines = child.stdout.splitlines()
-    assert child.returncode == 0, (
-        f"ended by {child.returncode} in the case {lines[-1:]}\n{child.stderr[-2000:]}"
-    )
+    lines = python("-W", "error", "-m", "tests.io.hostile", suite, JAX_ENABLE_X64="1").splitlines()
     assert lines.pop() == '"done"'
     decoder = json.JSONDecoder()
     for line in lines:
@@ -128,3 +122,177 @@ def test_reading_nodes_takes_a_few_kilobytes_each():
         (value,) = builder.add(Sin(), value)
     content = to_wire(builder.build([value]))
     assert peak(content) < 3 * len(content) + 5_000 * 1024 + 2_000_000
+
+
+# --- exported programs ----------------------------------------------------------------------------
+
+
+SMALL = tj.export(jnp.sin, np.zeros(2, np.float32), platforms=("cpu",)).to_bytes()
+LARGER = (ROOT / "tests/golden/exported/layer-jax0.10.2.bin").read_bytes()
+
+
+def refused(content):
+    ends_in(lambda: tj.load_exported(content), ArtifactError)
+    return True
+
+
+def test_every_length_but_the_right_one():
+    assert all(refused(SMALL[:length]) for length in range(len(SMALL)))
+    assert all(refused(SMALL[start:]) for start in range(1, len(SMALL)))
+    assert all(refused(SMALL + bytes(more)) for more in (1, 8, 16, 64))
+
+
+def test_every_bit():
+    content = bytearray(SMALL)
+    for position in range(len(content)):
+        for bit in range(8):
+            content[position] ^= 1 << bit
+            refused(bytes(content))
+            content[position] ^= 1 << bit
+    assert content == SMALL
+
+
+def test_the_footer_of_another_program():
+    body, other = (
+        jax.export.export(jax.jit(f))(np.zeros(2, np.float32)).serialize()
+        for f in (jnp.sin, jnp.cos)
+    )
+    assert refused(bytes(other) + SMALL[len(body) :])
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return dict(ends("exported"))
+
+
+@pytest.mark.slow
+def test_files_made_to_harm(outcomes):
+    assert outcomes["honest"] == "ok"
+    assert outcomes.keys() == {name for name, _ in hostile_exported.cases()}
+    assert len(outcomes) > 130
+    harmless = {name for name in outcomes if "(harmless)" in name}
+    assert {outcomes[name] for name in harmless} == {"ok"}
+    others = outcomes.keys() - harmless - {"honest"}
+    known = ("ArtifactError", "ArtifactError: limits", "Unsupported", "MalformedFamilyId")
+    assert not {name: outcomes[name] for name in others if outcomes[name] not in known}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("format 2", "Unsupported"),
+        ("length 9223372036854775808", "ArtifactError: limits"),
+        ("payload of 32 MB", "ArtifactError: limits"),
+        ("extensions beyond the limit", "ArtifactError: limits"),
+        ("family 'my-package.g\u043ene.v1'", "MalformedFamilyId"),
+        ("an extension that is not there", "ArtifactError"),
+        ("a derivative that is not there", "ArtifactError"),
+        ("body empty", "Unsupported"),
+    ],
+)
+def test_each_is_refused_for_its_own_reason(outcomes, name, error):
+    assert outcomes[name] == error
+
+
+def test_limits_are_checked_before_reading(tmp_path):
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # no memory holds it
+    each_ends_in(
+        (
+            lambda: tj.load_exported(path),
+            ArtifactError,
+            r"file_bytes; needed at most 2147483648.*limits=Limits\(file_bytes",
+        ),
+        (
+            lambda: tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL) - 1)),
+            ArtifactError,
+            "file_bytes",
+        ),
+    )
+    assert tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL))).families == ()
+    each_ends_in(
+        (
+            lambda: tj.load_exported(SMALL, limits=tj.io.Limits(record_bytes=10)),
+            ArtifactError,
+            "record_bytes",
+        ),
+        (lambda: tj.load_exported(LARGER, limits=tj.io.Limits(nodes=1)), ArtifactError, "nodes"),
+        (
+            lambda: tj.load_exported(LARGER, limits=tj.io.Limits(payload_bytes=10)),
+            ArtifactError,
+            "payload_bytes",
+        ),
+        (lambda: tj.load_exported(LARGER, limits=10), InvalidConfig, "needed Limits"),
+    )
+
+
+MEMORY = """
+import pathlib, re, sys
+import tenferro_jax as tj
+small, large = sys.argv[1:]
+status = pathlib.Path("/proc/self/status")  # getrusage tells of the parent process too
+peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[1])
+tj.load_exported(small)
+before = peak()
+tj.load_exported(large)
+print((peak() - before - 2**20) / pathlib.Path(large).stat().st_size)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_memory_while_reading_is_at_most_four_times_the_file_and_a_megabyte(tmp_path):
+    weights = np.random.default_rng(0).normal(size=(2048, 4096)).astype(np.float32)
+    tj.export(lambda x: x @ weights, np.zeros((1, 2048), np.float32), platforms=("cpu",)).save(
+        tmp_path / "large"
+    )
+    (tmp_path / "small").write_bytes(SMALL)
+    printed = python("-c", MEMORY, tmp_path / "small", tmp_path / "large")
+    assert (tmp_path / "large").stat().st_size > 2**25
+    assert 1 < float(printed) <= 4
+
+
+def test_content_without_a_footer_is_read_where_the_caller_trusts_it():
+    plain = bytes(jax.export.export(jax.jit(jnp.sin))(np.zeros(2, np.float32)).serialize())
+    assert refused(plain)
+    program = tj.load_exported(plain, trusted=True)
+    np.testing.assert_allclose(
+        program.call(np.ones(2, np.float32)), np.sin(np.float32(1)), rtol=1e-6
+    )
+    damaged = bytearray(LARGER)
+    damaged[-20] ^= 1  # of the digest
+    assert refused(damaged)
+    program = tj.load_exported(damaged, trusted=True)
+    assert program.families == ("tenferro-ext-tropical.einsum.v1",)  # found in the program itself
+    assert (program.vjp_order, program.manifest.jax) == (1, "unknown")
+    assert tj.load_exported(LARGER, trusted=True).manifest.jax == "0.10.2"
+    ends_in(
+        lambda: tj.load_exported(bytes(100), trusted=True),
+        ArtifactError,
+        f"what JAX {jax.__version__} cannot read",
+    )
+
+
+def test_a_calling_convention_of_another_time_names_both_versions():
+    program = tj.export(jnp.sin, np.zeros(2, np.float32))
+    for convention in (1, 99):
+        exported = dataclasses.replace(program.exported, calling_convention_version=convention)
+        manifest = dataclasses.replace(program.manifest, jax="9.8.7")
+        content = dataclasses.replace(program, exported=exported, manifest=manifest).to_bytes()
+        ends_in(
+            lambda: tj.load_exported(content),
+            Unsupported,
+            f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, the one "
+            f"in this process",
+        )
+
+
+def test_paths_that_cannot_be_read(tmp_path):
+    each_ends_in(
+        (lambda: tj.load_exported(tmp_path / "nowhere"), FileNotFoundError),
+        (lambda: tj.load_exported(tmp_path), OSError, "directory"),
+    )
+    (tmp_path / "empty").write_bytes(b"")
+    assert refused(str(tmp_path / "empty"))
+    assert refused("/dev/null")

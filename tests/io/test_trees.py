@@ -4,10 +4,6 @@ has registered.
 
 import collections
 import dataclasses
-import os
-import pathlib
-import subprocess
-import sys
 import typing
 
 import chex
@@ -22,7 +18,7 @@ from tenferro_jax.engine import Engine
 from tenferro_jax.errors import ArtifactError, Duplicate, InvalidConfig, Unsupported
 from tenferro_jax.io import register_pytree_name, trees
 
-from ..helpers import ends_in
+from ..helpers import ends_in, python
 from .graph_bank import LAYERS, NAMES, Layer, Moments, Scaled, families_known, used
 from .plain_format import sealed
 
@@ -79,16 +75,7 @@ def test_an_exported_program_keeps_them_in_another_process(tmp_path, reader):
     x = X.astype(np.float32)
     path = tmp_path / "classes.bin"
     tj.export(used, Layer(x, x, 5), (Scaled(x, 3), x)).save(path)
-    root = pathlib.Path(__file__).parents[2]
-    child = subprocess.run(
-        [sys.executable, "-c", READER, path, reader],
-        cwd=root,
-        env=os.environ | {"JAX_ENABLE_X64": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert child.stdout == "Moments [0.0, 1.0, 4.0] 7\n", child.stderr
+    assert python("-c", READER, path, reader, JAX_ENABLE_X64="1") == "Moments [0.0, 1.0, 4.0] 7\n"
 
 
 def test_a_class_without_a_name_is_not_written_and_the_error_says_what_to_do():
@@ -257,18 +244,18 @@ def test_a_name_is_of_one_class_and_a_class_has_one_name():
     )
 
 
-@pytest.mark.parametrize("cls", [tuple, dict, list, type(None), int, object, 3, Moments(1, 2)])
-def test_only_pytree_classes_have_names(cls):
-    ends_in(
-        lambda: register_pytree_name(cls, "test-package.Any"),
-        InvalidConfig,
-        r"a namedtuple or a class that jax\.tree_util knows",
-    )
+NO_CLASSES = (tuple, dict, list, type(None), int, object, 3, Moments(1, 2))
 
 
-@pytest.mark.parametrize("name", ["", b"a", None])
-def test_names_are_text(name):
-    ends_in(lambda: register_pytree_name(Unnamed, name), InvalidConfig, "text as its name")
+@pytest.mark.parametrize(
+    ("cls", "name", "text"),
+    [
+        *((cls, "test-package.Any", r"or a class that jax\.tree_util knows") for cls in NO_CLASSES),
+        *((Unnamed, name, "text as its name") for name in ("", b"a", None)),
+    ],
+)
+def test_pytree_classes_alone_have_names_and_these_are_text(cls, name, text):
+    ends_in(lambda: register_pytree_name(cls, name), InvalidConfig, text)
 
 
 def test_an_ordered_dict_may_have_a_name():
@@ -307,20 +294,21 @@ def classes_of(name, *fields, order=None):
     ), jax.tree_util.register_dataclass(made)
 
 
-def test_fields_in_another_order_are_not_taken_for_each_other(monkeypatch):
-    for old, new in zip(
-        classes_of("M", "mean", "var"), classes_of("M", "var", "mean"), strict=True
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(trees, "_classes", {})
-            register_pytree_name(old, f"test-package.{old.__mro__[1].__name__}.M")
-            content = to_wire(trace(lambda x, old=old: old(x, 2 * x), X))
-            patch.setattr(trees, "_classes", {f"test-package.{old.__mro__[1].__name__}.M": new})
-            ends_in(
-                lambda: from_wire(content),
-                Unsupported,
-                r"fields \[\['mean', 'var'\].*needed \[\['var', 'mean'\]",
-            )
+@pytest.mark.parametrize(
+    ("old", "new"),
+    list(zip(classes_of("M", "mean", "var"), classes_of("M", "var", "mean"), strict=True)),
+)
+def test_fields_in_another_order_are_not_taken_for_each_other(monkeypatch, old, new):
+    with monkeypatch.context() as patch:
+        patch.setattr(trees, "_classes", {})
+        register_pytree_name(old, f"test-package.{old.__mro__[1].__name__}.M")
+        content = to_wire(trace(lambda x, old=old: old(x, 2 * x), X))
+        patch.setattr(trees, "_classes", {f"test-package.{old.__mro__[1].__name__}.M": new})
+        ends_in(
+            lambda: from_wire(content),
+            Unsupported,
+            r"fields \[\['mean', 'var'\].*needed \[\['var', 'mean'\]",
+        )
 
 
 OTHER_FIELDS = """
@@ -344,13 +332,8 @@ def test_nor_are_they_in_exported_programs(tmp_path):
     for kind, cls in zip(("namedtuple", "dataclass"), classes_of("M", "mean", "var"), strict=True):
         register_pytree_name(cls, f"test-package.other.{kind}")
         tj.export(lambda x, cls=cls: cls(x, 2 * x), X).save(tmp_path / kind)
-    root, environment = pathlib.Path(__file__).parents[2], os.environ | {"JAX_ENABLE_X64": "1"}
-    command = [sys.executable, "-c", OTHER_FIELDS, tmp_path]
-    child = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert child.returncode == 0, child.stderr
-    for kind, line in zip(("namedtuple", "dataclass"), child.stdout.splitlines(), strict=True):
+    printed = python("-c", OTHER_FIELDS, tmp_path, JAX_ENABLE_X64="1")
+    for kind, line in zip(("namedtuple", "dataclass"), printed.splitlines(), strict=True):
         assert line.startswith(
             f"pytree class test-package.other.{kind}: given fields [['mean', 'var'], ["
         )
@@ -402,8 +385,7 @@ def test_a_name_that_jax_has_for_another_class_is_refused():
     register_pytree_name(
         Unnamed, "test-package.ours"
     )  # known to JAX under another name, which stays
-    back = from_wire(to_wire(trace(Unnamed, X)))
-    assert isinstance(back.to_jax()(X), Unnamed)
+    assert isinstance(from_wire(to_wire(trace(Unnamed, X))).to_jax()(X), Unnamed)
 
 
 @pytest.mark.parametrize(
@@ -437,14 +419,14 @@ class Own:
         return cls(*children, n=static[0])
 
 
-def test_a_dataclass_that_flattens_itself_is_written_as_it_does():
+@pytest.mark.parametrize("value", [Own(X), Own(X, 2 * X, 4)])
+def test_a_dataclass_that_flattens_itself_is_written_as_it_does(value):
     register_pytree_name(Own, "test-package.Own")
-    for value in (Own(X), Own(X, 2 * X, 4)):
-        graph = trace(lambda own: Own(own.x + 1, own.y, own.n), value)
-        back = from_wire(to_wire(graph))
-        assert back == graph
-        assert b'"test-package.Own",null,[' in to_wire(graph)
-        assert jax.tree.structure(back.to_jax()(value)) == jax.tree.structure(value)
+    graph = trace(lambda own: Own(own.x + 1, own.y, own.n), value)
+    back = from_wire(to_wire(graph))
+    assert back == graph
+    assert b'"test-package.Own",null,[' in to_wire(graph)
+    assert jax.tree.structure(back.to_jax()(value)) == jax.tree.structure(value)
 
 
 def test_a_program_with_other_static_data_than_the_class_has_is_refused():

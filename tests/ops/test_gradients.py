@@ -142,8 +142,7 @@ def test_first_order(op, inputs):
     values, pushed, pulled = jax.tree.map(
         np.asarray, everything(*moved, inputs, tangents, cotangents)
     )
-    differences = [(a - b) / 2e-6 for a, b in zip(*values)]
-    for got, want in zip(pushed, differences, strict=True):
+    for got, want in zip(pushed, [(a - b) / 2e-6 for a, b in zip(*values)], strict=True):
         assert got.dtype == want.dtype
         if name not in OWN_RULE:
             np.testing.assert_allclose(

@@ -6,6 +6,7 @@ import functools
 
 import chex
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,13 +14,16 @@ import pytest
 from benchmarks.measure import canonical_hlo
 from ext_tropical import TropicalEinsum, max_plus
 from tenferro_jax import trace
-from tenferro_jax.extension import apply
+from tenferro_jax.errors import ADRuleError
+from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.primitive import save_families
 from tenferro_jax.extension.routes import extensions_in
+from tenferro_jax.jax_seam import read_module
 
 from ..cases import CASES, ids
-from ..helpers import made
+from ..extension_ops import ScaledSquare
+from ..helpers import close, ends_in, made
 from .matrix import agree, agree_numerically, sweep
 
 
@@ -189,8 +193,7 @@ def test_a_traced_gradient_computes_again_behind_a_barrier():
     graph = trace(gradient, x)
     names = [type(node.op).__name__ for node in graph.nodes]
     assert (names.count("OptimizationBarrier"), names.count("Exp"), names.count("Sin")) == (1, 2, 2)
-    for got, want in zip(graph.to_jax()(x), gradient(x), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-12)
+    close(*zip(graph.to_jax()(x), gradient(x), strict=True), rtol=1e-12)
 
 
 def halves(xs, k):
@@ -312,3 +315,63 @@ def test_grad_of_cond_and_switch(case):
         cond = jax.grad(lambda *xs: jax.lax.cond(xs[-1], *branches, *xs[:-1]), case.argnums)
         if k == 0:
             agree_numerically(cond(*case.inputs, True), want)
+
+
+# --- exports --------------------------------------------------------------------------------------
+
+
+def reread(exported, **how):
+    """The exported program as another process would get it."""
+    return jax.export.deserialize(bytearray(exported.serialize(**how)))
+
+
+@pytest.mark.clause("X13.7")
+@sweep("export")
+def test_static_sizes(case):
+    back = reread(jax.export.export(jax.jit(case))(*case.inputs))
+    agree(back.call(*case.inputs), case.oracle(*case.inputs))
+    (tag,) = read_module(back.mlir_module_serialized).extensions
+    assert tag["family_id"] == case.op.family_id
+
+
+def check_symbolic_batch(case, platforms):
+    (b,) = jax.export.symbolic_shape("b")
+    specs = [jax.ShapeDtypeStruct((b, *x.shape), x.dtype) for x in case.inputs]
+    back = reread(jax.export.export(jax.jit(jax.vmap(case)), platforms=platforms)(*specs))
+    for size in (1, 3):
+        batch = case.batch(size)
+        agree(back.call(*batch), case.stacked(*batch))
+    (tag,) = read_module(back.mlir_module_serialized).extensions
+    assert tag["family_id"] == case.op.family_id
+
+
+@pytest.mark.cpu
+@pytest.mark.clause("X13.7")
+@sweep("export with symbolic sizes")
+def test_symbolic_batch(case):
+    check_symbolic_batch(case, ("cpu",))
+
+
+@pytest.mark.clause("X13.7")
+@sweep("export for several platforms")
+def test_symbolic_batch_for_several_platforms(case):
+    check_symbolic_batch(case, ("cpu", "cuda", "tpu"))
+
+
+@pytest.mark.clause("X13.7")
+@sweep("export with vjp_order=1")
+def test_exported_derivative(case):
+    back = reread(jax.export.export(jax.jit(case.scalar))(*case.inputs), vjp_order=1)
+    agree_numerically(jax.grad(back.call, case.argnums)(*case.inputs), case.gradients(*case.inputs))
+
+
+@pytest.mark.clause("X10.2")
+def test_exporting_a_derivative_without_a_rule_names_the_family():
+    exported = jax.export.export(
+        jax.jit(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0])
+    )(jnp.ones(3))
+    ends_in(
+        lambda: exported.serialize(vjp_order=1),
+        ADRuleError,
+        r"jvp.*test-package\.scaled_square\.v1",
+    )

@@ -30,8 +30,7 @@ def test_every_pair_runs_or_has_its_limitation():
 
 
 def test_no_refusal_is_idle():
-    used = {refusal_of(t, kind) for t in TRANSFORMS for kind in KINDS}
-    assert used == {None, *REFUSALS}
+    assert {refusal_of(t, kind) for t in TRANSFORMS for kind in KINDS} == {None, *REFUSALS}
 
 
 def test_the_page_says_what_the_matrix_says():

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from ..helpers import python
 from ..house import ROOT
 from . import host_calls, two_processes
 
@@ -94,12 +95,5 @@ def test_a_call_has_the_right_value(case):
 def test_every_call_and_check_has_the_right_value_on_two_devices():
     names = [*host_calls.BODIES, *host_calls.KERNELS, *host_calls.ON_DEVICE]
     cases = len(names) * len(host_calls.MESHES) * len(host_calls.TRANSFORMS)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.transforms.host_calls"],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr[-3000:])
-    assert done.stdout.count("right: ") == cases + 3
+    printed = python("-m", "tests.transforms.host_calls", JAX_PLATFORMS="cpu")
+    assert printed.count("right: ") == cases + 3

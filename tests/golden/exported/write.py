@@ -83,7 +83,7 @@ def main(*names):
 
 
 def inputs(name):
-    """Arguments of a program by name; judged in tests/io/test_golden_exported.py."""
+    """Arguments of a program by name; judged in tests/io/test_golden.py."""
     rng = np.random.default_rng(7)
     draw = lambda *shape: np.float32(rng.integers(-8, 8, shape)) / 4
     if name == "layer":
