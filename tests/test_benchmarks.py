@@ -48,13 +48,13 @@ def test_questions(capsys):
 
 
 def test_every_goal_of_the_questions_is_told_with_its_worst_figure():
-    rows = dict.fromkeys(questions.QUESTIONS, (0.5, 1.0))
+    rows = dict.fromkeys([*questions.QUESTIONS, *questions.LOOPS], (0.5, 1.0))
     late = rows | {"entropy": (2.0, 1.0), "count": (0.5, 7.0)}
     told = list(questions.goals({("grid", 60): rows, ("tree", 60): late}))
     assert told == [
         "best, k=10 / best, again: at most 12; worst 1.00, grid 60: met",
         "sample 1000 / log_partition, again: at most 20; worst 1.00, grid 60: met",
-        "count / value, again: at most 6; worst 7.00, tree 60: not met",
+        "count / loop: value, again: at most 6; worst 7.00, tree 60: not met",
         "first answer, s: at most 1; worst 2.00, tree 60 entropy: not met",
     ]
 

@@ -82,7 +82,7 @@ def chain_form(net: Factors) -> ChainForm | None:
     with np.errstate(invalid="ignore"):  # inf - inf
         for row, numbers in zip(own, alone, strict=True):
             for i in numbers:
-                row += net.tables[i]
+                row += np.asarray(net.tables[i])  # a JAX array would take the place of the row
     moves = np.empty((len(pairs), *sizes, *sizes), dtype)
     for x, i, name in zip(moves, pairs, order, strict=False):
         table = np.asarray(net.tables[i])
