@@ -157,7 +157,8 @@ def process(folder, *arguments, **further):
 def typed(folder, *arguments, **further):
     """The exit code of the command in another process, and what it printed."""
     with process(folder, *arguments, **further) as running:
-        return running.returncode, *running.communicate(timeout=300)
+        printed = running.communicate(timeout=300)
+        return running.returncode, *printed
 
 
 @pytest.mark.parametrize(
