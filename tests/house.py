@@ -77,8 +77,8 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 12_054,
-    "statements in ext_tropical": 6_913,
-    "statements in tests": 15_593,
+    "statements in ext_tropical": 6_928,
+    "statements in tests": 15_595,
     "files": 150,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,

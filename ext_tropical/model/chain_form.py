@@ -20,7 +20,7 @@ from ..algebra.shipped import LogSumExp
 from ..network.steps import Assignment
 from ..uses.chain import Chain
 from .factors import Factors
-from .variables import Variable, chain_order, chain_places, is_on_host
+from .variables import Variable, chain_order, chain_places, is_finite, is_on_host
 
 WORTH_A_CHAIN = 16
 """The fewest variables for which a `Chain` is faster at later calls than a plan."""
@@ -54,11 +54,25 @@ class ChainForm(NamedTuple):
             own = np.concatenate([own[1:2] + moves[0].max(0), own[2:]])
             moves, ends = moves[1:], [moves[0].argmax(0)]
         found = ChainForm((), own, moves, True).chain().best()
-        if isinstance(found.score, jax.core.Tracer) or found.states[0] < 0:
+        if isinstance(found.score, jax.core.Tracer):
             return None
         states = np.asarray(found.states)[::-1]
+        if states[0] < 0:
+            return None
         labels = np.array([*(choice[states[0]] for choice in ends), *states], np.int32)
         return Assignment(found.score, self.named(labels), jax.device_put(np.True_))
+
+    def entropy(self, temperature: float) -> jax.Array | None:
+        """In NumPy, which compiles nothing; None inside a transform, or if it is not finite."""
+        chain = self.chain(temperature)
+        found = chain.marginals()
+        if not is_finite(found.log_partition):
+            return None
+        entropy = np.float64(found.log_partition)
+        for uses, x in ((found.states, chain.emission), (found.transitions, chain.transition)):
+            share = np.asarray(uses, np.float64)
+            entropy -= np.sum(share * np.where(share > 0, np.asarray(x), 0))
+        return jax.device_put(self.own.dtype.type(entropy))
 
     def named(self, values: np.ndarray) -> dict[Variable, jax.Array]:
         """Values for each variable, from first to last."""

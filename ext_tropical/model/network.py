@@ -326,7 +326,7 @@ class Network(Factors):
         """
         self._floating("entropy")
         form = chain_form(self)
-        if form and is_finite(entropy := form.chain(temperature).entropy()):
+        if form and (entropy := form.entropy(temperature)) is not None:
             return entropy
         # The mean score is the derivative in the direction of the scores.
         shifted = tuple(map(from_largest, self.tables))
@@ -384,6 +384,8 @@ class Network(Factors):
                 given=str(shape),
                 needed="fewer labels than int32 counts",
             )
+        if not self.variables:
+            require_finite("sample", self.log_partition(temperature=temperature))
         if 0 in shape or not self.variables:
             return {name: jnp.zeros(shape, jnp.int32) for name in self.variables}
         if form := chain_form(self):

@@ -299,6 +299,8 @@ def test_impossible_networks():
     net = Network("ab,b->", np.full((2, 2), -np.inf), np.zeros(2))
     assert float(net.value()) == float(net.log_partition()) == -np.inf
     assert not net.best().feasible
+    nothing = Network("->", np.full((), -np.inf))
+    ends_in(lambda: nothing.sample(jax.random.key(0)), InvalidConfig, "all have the score -inf")
     for question in (Network.marginals, Network.entropy):
         ends_in(lambda: question(net), InvalidConfig, "all have the score -inf")
         inside = jax.tree.leaves(jax.jit(question)(net))
