@@ -44,8 +44,8 @@ class Network(Factors):
     A pytree: the tables are leaves, all else is static. Every method works on concrete tables and
     inside jit, vmap and grad; under vmap tables, or the values of `given`, have one more axis.
 
-    A long chain of concrete tables of one size is answered as a `Chain`, but for the k best and
-    counts.
+    A chain of 16 variables and more, of concrete tables of one size, is answered as a `Chain`, but
+    for the k best and counts.
 
     Args:
       equation: the labels of the tables, as for einsum, with no labels in the output: "ab,bc->".
@@ -122,16 +122,18 @@ class Network(Factors):
         return form.chain().best().score if form else self.contracted(max_plus)
 
     def best(self, k: int | None = None) -> Assignment:
-        """The best score with an assignment that has it, the first by the plan, of a chain by its
-        variables from the end that is named first; or the k best.
+        """The best score with an assignment that has it, the first by the plan; or the k best.
+
+        The plan of a chain goes by its variables from the end that is named before the other one;
+        an end that no table has alone comes behind its neighbour.
 
         Args:
           k: how many distinct assignments, by falling score.
 
         Returns:
           An Assignment: value, labels {variable: int32}, feasible (False if all assignments are
-          impossible). With k each has an axis of k; value -inf, labels -1 and feasible False where
-          fewer assignments are possible.
+          impossible, when labels mean nothing). With k each has an axis of k; value -inf, labels -1
+          and feasible False where fewer assignments are possible.
 
         Raises:
           InvalidConfig: k below 1, or 2**31 labels and more.
