@@ -1,4 +1,4 @@
-"""The variables of tables: their names, their letters in an einsum, their values."""
+"""The variables of tables: names, letters in an einsum, values, and the order of a chain."""
 
 from __future__ import annotations
 
