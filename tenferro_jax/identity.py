@@ -11,12 +11,12 @@ else is refused.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
 import functools
 import json
 import types
-import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple, Self
 
@@ -221,7 +221,19 @@ def _read_only(leaf: object) -> Any:
     return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
-class Sealed:
+class Sealing(abc.ABCMeta):
+    """Makes the identity of an object when it is complete: after its `__init__` and whatever its
+    class, a base or a mixin does in `__post_init__`.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """The object with its identity."""
+        made = super().__call__(*args, **kwargs)
+        made._seal()
+        return made
+
+
+class Sealed(metaclass=Sealing):
     """A frozen value with typed identity: base of ops, rules and graphs.
 
     A subclass is a `@dataclass(frozen=True)` whose fields are the payload, or a plain class without
@@ -243,8 +255,6 @@ class Sealed:
             "__hash__",
         ):  # in the class itself, because @dataclass writes its own if the class has none
             setattr(cls, name, vars(Sealed)[name])
-        if cls.__post_init__ not in _SEALING:  # its own, or that of a mixin
-            cls.__post_init__ = _sealing(cls.__post_init__)  # type: ignore[method-assign]
 
     def __post_init__(self, *init_only: object) -> None:
         if init_only:
@@ -255,8 +265,6 @@ class Sealed:
                 "by its fields",
                 fix="Make it an ordinary field, or compute the fields before you make the op.",
             )
-        if type(self).__post_init__ is Sealed.__post_init__:  # any other one seals at its end
-            self._seal()
 
     def __setattr__(self, name: str, value: object) -> None:
         if self._key is not None:
@@ -291,7 +299,7 @@ class Sealed:
     @property
     def typed_key(self) -> Hashable:
         """The identity: the class, the text of the fields, and what the text only names."""
-        if self._key is None:
+        if self._key is None:  # asked before the object is complete
             self._seal()
         return self._key
 
@@ -313,25 +321,6 @@ class Sealed:
         cls: Any = type(self)
         state = vars(self) | {name: getattr(self, name) for name, *_ in layout(cls).places}
         return _unpickled, (cls, {name: held for name, held in state.items() if name not in CACHED})
-
-
-_SEALING: weakref.WeakSet[Callable[..., None]] = weakref.WeakSet([Sealed.__post_init__])
-"""The `__post_init__` methods that seal the object."""
-
-
-def _sealing(own: Callable[..., None]) -> Callable[..., None]:
-    """The `__post_init__` of an author, followed by sealing; if a subclass has its own
-    `__post_init__`, that one seals.
-    """
-
-    @functools.wraps(own)
-    def post_init(self: Sealed, *init_only: object) -> None:
-        own(self, *init_only)
-        if type(self).__post_init__ is post_init:
-            self._seal()
-
-    _SEALING.add(post_init)
-    return post_init
 
 
 def _unpickled(cls: type[Sealed], state: dict[str, object]) -> Sealed:

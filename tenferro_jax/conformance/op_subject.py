@@ -248,7 +248,6 @@ def in_words_of(op: FunctionExtension, text: str) -> str:
         ("infer_output_meta and the implementation", f"{infers} and what computes the result"),
         ("infer_output_meta", infers),
         ("eager_execute|the host form", "def_host"),
-        (r"batched\((in_axes)?\)", "def_vmap"),
         ("differentiable_form", "fwd"),
         ("sharding_rule", "def_sharding"),
         (r"\b([Tt])he lowering\b", r"\1he function"),

@@ -17,8 +17,8 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from ..errors import InvalidConfig
-from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .contract import LOWERING, Method, ShardingRule, run_as
+from ..shapes import TensorMeta, is_inexact
+from .contract import ShardingRule
 from .nesting import PyTree, missing, structure_of
 
 MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
@@ -31,7 +31,6 @@ GIVEN = {
     "fwd": ("fwd of defvjp", ARRAYS),
     "bwd": ("bwd of defvjp", "residuals, cotangents"),
     "transpose": ("def_transpose", f"cotangents, {ARRAYS}"),
-    "vmap": ("def_vmap", f"axis_size, in_batched, {ARRAYS}"),
     "host": ("def_host", ARRAYS),
     "infer": ("def_infer", ARRAYS),
     "kernel": ("a kernel", ARRAYS),
@@ -54,11 +53,6 @@ def shown(tree: PyTree) -> str:
         lambda x: _Shown(str(TensorMeta(x.dtype, x.shape))) if hasattr(x, "dtype") else x, tree
     )
     return f"{brief!r:.200}"
-
-
-def described(x: Any) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of an array, a traced value or a number."""
-    return struct(meta_of(x if hasattr(x, "dtype") else np.asarray(x)))
 
 
 # --- functions as they are ------------------------------------------------------------------------
@@ -207,7 +201,6 @@ class Authored:
     argnums: tuple[int, ...] | None = None
     host: Any = None
     infer: Any = None
-    vmap: Any = None
     sharding: ShardingRule | None = None
 
     def __init__(self, function: Adopted, family_id: str, derive: bool | None):
@@ -309,7 +302,7 @@ class Authored:
     @property
     def rules(self) -> tuple[Any, ...]:
         """The functions that may not close over traced values."""
-        return self.body, self.jvp, self.fwd, self.bwd, self.transpose, self.vmap
+        return self.body, self.jvp, self.fwd, self.bwd, self.transpose
 
     def flat(self, nesting: PyTreeDef, tree: PyTree, what: str) -> list[Any]:
         """The entries of a tree that has this nesting; None may stand for an array."""
@@ -375,49 +368,6 @@ class Authored:
             if not hasattr(x, "dtype") and not isinstance(x, int | float | complex):
                 raise self.error(f"{what}, which returned {x!r:.100}", "arrays")
         return made
-
-    def mapped(self, value: Callable[..., PyTree], payload: dict[str, Any]) -> Any:
-        """`value`, whose vmap is the author's rule if there is one."""
-        if self.vmap is None:
-            return value
-        element: list[PyTree] = []  # the result of one element, which JAX traces before the rule
-
-        def remembered(*xs: PyTree) -> PyTree:
-            made = value(*xs)
-            element[:] = [jax.tree.map(described, made)]
-            return made
-
-        def rule(size: int, in_batched: list[PyTree], *args: PyTree) -> tuple[PyTree, PyTree]:
-            if element[0] is None:  # the function declines
-                return None, None
-            with run_as(Method(LOWERING, f"def_vmap of {self.place}")):
-                made = self.vmap(size, in_batched, *args, **payload)
-            if not isinstance(made, tuple | list) or len(made) != 2:
-                raise self.error(
-                    f"def_vmap, which returned {shown(made)}",
-                    "(results, which of them are batched)",
-                )
-            # JAX compares the nesting alone; inside another op a wrong shape may give a wrong sum.
-            try:
-                batched = jax.tree.broadcast(made[1], made[0])
-                fits = jax.tree.map(
-                    lambda x, b, one: one.update(shape=(size,) * b + one.shape) == described(x),
-                    made[0],
-                    batched,
-                    element[0],
-                )
-            except (ValueError, TypeError):
-                fits = False
-            if not jax.tree.all(fits):
-                raise self.error(
-                    f"def_vmap, which returned {shown(made)}",
-                    f"{shown(element[0])}, with a first axis of {size} where batched is True",
-                )
-            return made[0], batched
-
-        mapped: Any = jax.custom_batching.custom_vmap(remembered)
-        mapped.def_vmap(rule)
-        return mapped
 
 
 # --- tangents with holes --------------------------------------------------------------------------

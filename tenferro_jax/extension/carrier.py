@@ -199,7 +199,6 @@ class Extension(StdTensorOp):
         object.__setattr__(self, "runtimes", runtimes)
         eager = any(kernel.eager for kernel in runtimes.kernels(op.family_id, "cpu"))
         object.__setattr__(self, "at_once", eager and not batching)
-        self._seal()
 
     def _seal(self) -> None:
         levels = tuple(
@@ -334,14 +333,6 @@ class Extension(StdTensorOp):
         return f"{self.op!r}{levels}{'' if self.given is None else f' {self.given}'}"
 
 
-def over_levels(
-    carrier: Extension,
-    fn: Callable[..., Sequence[jax.Array]],
-) -> Callable[..., Sequence[jax.Array]]:
-    """A JAX function of the inputs of an op mapped over all levels."""
-    return over(carrier.batching, carrier.op.batchable(fn) if carrier.batching else fn)
-
-
 def what_runs(kernel: Kernel) -> str:
     """A kernel as errors name it."""
     return f"{kernel.platform} kernel {kernel.title}".rstrip()
@@ -358,7 +349,7 @@ def kernel_body(
             outs = kernel.run(op, *element)
         return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
 
-    return tuple(over_levels(carrier, one)(*arrays))
+    return tuple(over(carrier.batching, one)(*arrays))
 
 
 def body_of(
@@ -382,7 +373,7 @@ def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.
         declined = outs is None
         return () if outs is None else outs
 
-    outs = over_levels(carrier, one)(*arrays)
+    outs = over(carrier.batching, one)(*arrays)
     return None if declined else tuple(outs)
 
 

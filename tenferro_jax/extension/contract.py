@@ -253,10 +253,6 @@ class ExtensionOp(Sealed):
         """The tangents of the op mapped by `map_`; None where those of an element are mapped."""
         return None
 
-    def batchable(self, fn: Computes) -> Computes:
-        """A function of the inputs that computes this op, before it is mapped."""
-        return fn
-
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule | None:
         """How this op may be split over devices, for inputs of these dtypes and shapes; None to
         leave it to XLA, which splits the lowering.

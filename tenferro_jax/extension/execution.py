@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import BackendFailure, InvalidConfig
 from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
-from .carrier import Extension, Levels, body_of, over_levels, what_runs
+from .carrier import Extension, Levels, body_of, what_runs
 from .contract import LOWERING, checked_sequence, in_method, require_arrays
 from .routes import choose_route, chosen, here, is_on_host
 from .runtimes import Kernel, RouteKind
@@ -148,9 +148,6 @@ def _eager_kernel(
 
 def _callback(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     """Call eager_execute from inside a compiled program."""
-    if carrier.batching and carrier.op.has_own("batchable"):
-        alone = Extension(carrier.op, (), carrier.runtimes)
-        return tuple(over_levels(carrier, lambda *xs: _callback(alone, xs))(*arrays))
     metas = carrier.infer(*map(meta_of, arrays))
     structs = tuple(map(struct, metas))
 

@@ -41,7 +41,6 @@ from .authored import (
 from .contract import (
     LOWERING,
     Advice,
-    Computes,
     ExtensionOp,
     LinearInput,
     MapsOver,
@@ -200,23 +199,6 @@ class FunctionExtension(ExtensionOp):
             return None
         made = self.function.flat(self.results, results, "the results")
         return [x if hasattr(x, "dtype") else jnp.asarray(x) for x in made]
-
-    def batchable(self, fn: Computes) -> Computes:
-        """With the rule of `def_vmap`, if there is one."""
-        if not self.has_own("batchable"):
-            return fn
-
-        def nested(*args: PyTree) -> PyTree:
-            outs = fn(*self.arguments.flatten_up_to(args))
-            return self.results.unflatten(outs) if outs else None
-
-        mapped = self.function.mapped(nested, self.payload)
-
-        def flat(*xs: jax.Array) -> list[jax.Array]:
-            made = mapped(*self.arguments.unflatten(xs))
-            return [] if made is None else jax.tree.leaves(made)
-
-        return flat
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule | None:
         """That of `def_sharding`, whose `on_device` takes and returns nests with the payload."""
@@ -486,7 +468,6 @@ class FunctionExtension(ExtensionOp):
             "eager_execute": function.host is not None and not self.stage,
             "linearize": function.derives or function.has_rule,
             "sharding_rule": function.sharding is not None and not self.stage,
-            "batchable": function.vmap is not None and not self.stage,
             "transpose_rule": tangent or (function.transpose is not None and not self.stage),
         }
         return given[method] if method in given else super().has_own(method)

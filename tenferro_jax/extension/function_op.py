@@ -145,17 +145,6 @@ class FunctionOp(Authored):
                 self.linear_in(self.arity)  # refuses numbers out of range
         return rule
 
-    def def_vmap(self, rule: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        """Set the rule for vmap of the value, as in jax.custom_batching.custom_vmap. Derivatives
-        are those of the mapped derivative rule. It decorates the rule.
-
-        Args:
-          rule: function(axis_size, in_batched, *args, *, payload) -> (results, out_batched).
-            `in_batched` has True for each array of `args` whose first axis is the batch, and
-            `out_batched` for each of the results.
-        """
-        return self._set(vmap=rule)
-
     def def_sharding(
         self,
         factors: str,
@@ -403,15 +392,13 @@ class FunctionOp(Authored):
             given = self.flat(nesting, made, "defjvp, which returned")
             return out, nesting.unflatten(filled(jax.tree.leaves(out), given))
 
-        value = self.mapped(computed, payload)
         if self.fwd is not None:
-            backward: Any = jax.custom_vjp(value)
+            backward: Any = jax.custom_vjp(computed)
             backward.defvjp(*self.op(**payload).reverse)
             return backward(*args)
-        opaque = self.vmap is not None or len(self.op.runtimes) > 0
-        if (self.derives or self.transpose is not None) and not opaque:
+        if (self.derives or self.transpose is not None) and not len(self.op.runtimes):
             return body(*args)
-        forward: Any = jax.custom_jvp(value)
+        forward: Any = jax.custom_jvp(computed)
         forward.defjvp(moved)
         return forward(*args)
 
@@ -484,7 +471,7 @@ def op(
 
     Returns:
       A decorator. What it returns is called as the function, and has `defjvp`, `defvjp`,
-      `def_transpose`, `def_vmap`, `def_sharding`, `def_kernel`, `def_host` and `def_infer` to add
+      `def_transpose`, `def_sharding`, `def_kernel`, `def_host` and `def_infer` to add
       rules and implementations.
 
     Raises:

@@ -170,14 +170,12 @@ def _compiled(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, 
     hosted = op.has_own("eager_execute")
     if hosted and not op.has_own(LOWERING) and carrier.runtimes == NO_RUNTIMES:  # no other route
         return lambda *arrays: tuple(run_host(carrier, arrays))
-    # A vmap rule of the author must be traced, so that JAX calls it.
-    may_run_now = hosted and not (carrier.batching and op.has_own("batchable"))
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...] | None:
         """The outputs; None if the host computes them: outside jit, so that the author's exception
         arrives unchanged.
         """
-        if may_run_now:
+        if hosted:
             metas = tuple(map(meta_of, arrays))
             carrier.infer(*metas)  # refuses wrong inputs before the lowering gets them
             if route_of(carrier, metas, here()).kind is RouteKind.HOST:

@@ -141,7 +141,6 @@ class ExtensionRuleSet(Sealed):
                 )
             by_family[rule.family_id] = rule
         object.__setattr__(self, "_by_family", by_family)
-        self._seal()
 
     _by_family: dict[str, ExtensionAdRule]
 

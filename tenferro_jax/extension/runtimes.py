@@ -99,7 +99,6 @@ class ExtensionRuntimeSet(Sealed):
             by_place[place] = (*others, kernel)
         object.__setattr__(self, "_by_place", by_place)
         object.__setattr__(self, "routes", frozenset(_routes))
-        self._seal()
 
     def _seal(self) -> None:
         places = tuple(sorted(self._by_place))

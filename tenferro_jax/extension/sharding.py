@@ -17,7 +17,7 @@ from .. import jax_seam
 from ..errors import InvalidConfig, TenferroError, Unsupported
 from ..jax_seam import is_symbolic_dim
 from ..shapes import TensorMeta, meta_of
-from .carrier import Extension, lowering_body, over_levels
+from .carrier import Extension, lowering_body, over
 from .contract import (
     LOWERING,
     MERGES,
@@ -333,8 +333,7 @@ def on_device(
       axes: of the split factors.
     """
     rule, op = split.rule, carrier.op
-    local = [dataclasses.replace(level, spmd_axis_name=None) for level in carrier.batching]
-    here = Extension(op, tuple(local), carrier.runtimes)
+    local = tuple(dataclasses.replace(level, spmd_axis_name=None) for level in carrier.batching)
 
     def one(sizes: Mapping[str, int], *pieces: jax.Array) -> tuple[jax.Array, ...]:
         shard = Shard(axes, sizes)
@@ -363,7 +362,7 @@ def on_device(
             factor: size // math.prod(lax.axis_size(name) for name in axes.get(factor, ()))
             for factor, size in split.sizes.items()
         }
-        return over_levels(here, functools.partial(one, sizes))(*pieces)
+        return over(local, functools.partial(one, sizes))(*pieces)
 
     return fn
 

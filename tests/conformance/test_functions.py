@@ -410,11 +410,6 @@ def broken_rules():
         fresh(lambda x: 2 * x),
         lambda f: f.def_transpose(lambda g, x: (3 * g,)),
     )
-    yield (
-        "def_vmap",
-        fresh(squares, derive=True),
-        lambda f: f.def_vmap(lambda n, batched, x: (x**3, batched[0])),
-    )
     yield "def_infer", fresh(lambda x: None), infers_float32
 
 

@@ -1,4 +1,4 @@
-"""What functions as ops take from their authors: batching rules, shardings, kernels in training,
+"""What functions as ops take from their authors: shardings, kernels in training,
 opaque linear maps, hijax primitives, residuals of any kind; and what they refuse. Which derivative
 an op has: that of its body without a word, that of a rule, or an error that names it.
 """
@@ -28,93 +28,16 @@ XS = np.stack([X, Y, X * Y, Y - 2])
 CPU = jax.default_backend() if jax.default_backend() != "gpu" else "cuda"
 
 
-def sines(x, y, *, t: float = 1.0):
-    return {"a": t * jnp.sin(x) * y, "b": x.sum()}
-
-
-def with_vmap(**options):
-    """A function whose batching rule notes its calls, and says what it does not compute once for
-    each element.
-    """
-    f, calls = fresh(sines, **options), []
-
-    @f.def_vmap
-    def _(size, in_batched, x, y, *, t):
-        calls.append((size, tuple(in_batched)))
-        total = x.sum(-1)
-        x, y = (v if b else v[None] for v, b in zip((x, y), in_batched, strict=True))
-        return {"a": t * jnp.sin(x) * y, "b": total}, {"a": True, "b": in_batched[0]}
-
-    return f, calls
-
-
-@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 1), (1, 0)])
-def test_a_batching_rule_is_the_loop(axes):
-    f, calls = with_vmap()
-    args = [
-        {0: XS, 1: XS.T, None: X}[axis] if i == 0 else {0: XS + 1, 1: XS.T + 1, None: Y}[axis]
-        for i, axis in enumerate(axes)
-    ]
-    loop = jax.vmap(sines, axes)
-    for run in (lambda f: f, jax.jit):
-        chex.assert_trees_all_close(run(jax.vmap(f, axes))(*args), loop(*args), rtol=1e-12)
-    assert (4, tuple(axis is not None for axis in axes)) in calls
-    outer = lambda f: jax.vmap(jax.vmap(f, axes), (0, None))(np.stack([args[0]] * 2), args[1])
-    chex.assert_trees_all_close(outer(f), outer(sines), rtol=1e-12)
-
-
-def test_derivatives_under_vmap_are_the_mapped_rule():
-    f, _ = with_vmap()
-    f.defvjp(
-        lambda x, y, *, t: (f(x, y, t=t), (x, y)),
-        lambda r, g, *, t: (
-            t * jnp.cos(r[0]) * r[1] * g["a"] + g["b"],
-            t * jnp.sin(r[0]) * g["a"],
-        ),
+def test_a_batch_is_computed_as_the_function_says():
+    body, sizes = jax.custom_batching.custom_vmap(jnp.sin), []
+    body.def_vmap(lambda size, in_batched, x: sizes.append(size) or (jnp.sin(x), True))
+    f = fresh(body)
+    f.defjvp(lambda primals, outputs, tangents: jnp.cos(primals[0]) * tangents[0])
+    close(
+        (jax.vmap(f)(XS), np.sin(XS)),
+        (jax.grad(lambda x: jax.vmap(f)(x).sum())(XS), np.cos(XS)),
     )
-    loss = lambda f: lambda x, y: sum(leaf.sum() for leaf in jax.tree.leaves(f(x, y)))
-    for change in (
-        lambda f: jax.vmap(jax.grad(loss(f), (0, 1))),
-        lambda f: jax.grad(lambda x, y: jax.vmap(loss(f))(x, y).sum(), (0, 1)),
-        lambda f: lambda x, y: jax.jvp(jax.vmap(f), (x, y), (y, x)),
-        lambda f: jax.vmap(jax.hessian(loss(f))),
-    ):
-        got, want = (jax.jit(change(g))(XS, XS + 1) for g in (f, sines))
-        chex.assert_trees_all_close(got, want, rtol=1e-12)
-
-
-def test_numpy_code_may_compute_a_batch_at_once():
-    ordered, calls = fresh(lambda x: None), []
-    ordered.def_infer(lambda x: x)
-    ordered.def_host(lambda x: calls.append((type(x), x.shape)) or np.sort(x))
-    ordered.def_vmap(lambda size, in_batched, x: (ordered(x), True))
-    equal(*((run(jax.vmap(ordered))(XS), np.sort(XS)) for run in (lambda f: f, jax.jit)))
-    assert set(calls) == {(np.ndarray, XS.shape)}
-    np.testing.assert_array_equal(ordered(X), np.sort(X))
-
-
-@pytest.mark.parametrize(
-    ("rule", "given"),
-    [
-        (lambda n, b, x: 2 * x, r"def_vmap, which returned float64\[4,3\]; needed \(results"),
-        (lambda n, b, x: (2 * x, False), r"\(float64\[4,3\], False\); needed float64\[3\], with"),
-        (
-            lambda n, b, x: (2 * x, [True]),
-            r"\(float64\[4,3\], \[True\]\); needed float64\[3\], with",
-        ),
-        (lambda n, b, x: ([2 * x], True), r"\(\[float64\[4,3\]\], True\); needed float64\[3\]"),
-        (lambda n, b, x: (2 * x[:, :2], True), r"\(float64\[4,2\], True\); needed float64\[3\]"),
-        (lambda n, b, x: (2 * x[:2], True), r"\(float64\[2,3\], True\); needed float64\[3\]"),
-        (lambda n, b, x: (x.astype(int), True), r"\(int64\[4,3\], True\); needed float64\[3\]"),
-        (lambda n, b, x: (2.0, False), r"\(2.0, False\); needed float64\[3\]"),
-    ],
-)
-def test_a_batching_rule_of_a_wrong_structure(rule, given):
-    """Inside another op too, where a sum would take any shape."""
-    f = fresh(lambda x: 2 * x)
-    f.def_vmap(rule)
-    for run in (f, jax.jit(fresh(lambda x: f(x).sum()))):
-        ends_in(lambda: jax.vmap(run)(XS), InvalidConfig, rf"test_function_rules.py.*{given}")
+    assert set(sizes) == {4}
 
 
 @pytest.mark.cpu
@@ -242,17 +165,14 @@ def test_a_hijax_primitive_is_derived(rules):
     """With a reverse rule alone it gets forward mode too."""
     primitive = hi_sine(**rules)
     f = fresh(lambda x: primitive(jax.typeof(x))(x) ** 2)
-    f.def_vmap(lambda size, in_batched, x: (jnp.sin(x) ** 2, True))
     want = lambda x: jnp.sin(x) ** 2
     x = jnp.asarray(X)
     for change in (
         lambda f: f,
         lambda f: jax.jit(jax.grad(lambda x: f(x).sum())),
         lambda f: lambda x: jax.jvp(f, (x,), (2 * x,)),
-        jax.vmap,
     ):
-        arg = jnp.asarray(XS) if change is jax.vmap else x
-        chex.assert_trees_all_close(change(f)(arg), change(want)(arg), rtol=1e-12)
+        chex.assert_trees_all_close(change(f)(x), change(want)(x), rtol=1e-12)
     wanted = "given .*HiSine.*needed a function"
     ends_in(lambda: fresh(primitive(jax.typeof(x))), InvalidConfig, wanted)
 
@@ -764,7 +684,6 @@ RULES = {  # how a function is given, and the arguments that it is called with
         ["residuals", "cotangents"],
     ),
     "def_transpose": (lambda f, g: f.def_transpose(g, argnums=0), ["cotangents", "x", "y"]),
-    "def_vmap": (lambda f, g: f.def_vmap(g), ["axis_size", "in_batched", "x", "y"]),
     "def_host": (lambda f, g: f.def_host(g), ["x", "y"]),
     "def_infer": (lambda f, g: f.def_infer(g), ["x", "y"]),
     "a kernel": (lambda f, g: f.def_kernel("cpu")(g), ["x", "y"]),
