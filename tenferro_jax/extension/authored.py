@@ -23,23 +23,6 @@ from .nesting import PyTree, missing, structure_of
 
 MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
 
-ARRAYS = "arrays"
-"""Stands for the parameters by position of the function."""
-
-GIVEN = {
-    "jvp": ("defjvp", "primals, outputs, tangents"),
-    "fwd": ("fwd of defvjp", ARRAYS),
-    "bwd": ("bwd of defvjp", "residuals, cotangents"),
-    "transpose": ("def_transpose", f"cotangents, {ARRAYS}"),
-    "host": ("def_host", ARRAYS),
-    "infer": ("def_infer", ARRAYS),
-    "kernel": ("a kernel", ARRAYS),
-    "declines": ("declines", ARRAYS),
-    "on_device": ("on_device", f"shard, {ARRAYS}"),
-}
-"""What errors call a function that an author gives beside the body, and its parameters."""
-
-
 class _Shown(NamedTuple):
     text: str
 
@@ -248,26 +231,10 @@ class Authored:
                 arity += 1
         return arity, payload
 
-    def require(self, name: str, function: object) -> None:
-        """Refuse what is no function, or cannot be called as an entry of GIVEN says."""
-        what, text = GIVEN[name]
-        taken = self.__signature__.parameters.values()
-        arrays = [str(p.replace(annotation=p.empty)) for p in taken if p.name not in self.payload]
-        words = [w for word in text.split(", ") for w in (arrays if word == ARRAYS else [word])]
-        fixed = [word for word in words if not word.startswith("*")]
-        star = ["*"] if self.payload and fixed == words else []
-        needed = f"function({', '.join([*words, *star, *self.payload])})"
+    def require(self, what: str, function: object) -> None:
+        """Refuse what is no function."""
         if not callable(function):
-            raise self.error(f"{function!r:.100} as {what}", needed)
-        if fixed != words:  # of any number of arrays; it may take some numbers alone
-            return
-        try:
-            inspect.signature(function).bind(*words, **self.payload)
-        except ValueError:  # C code has no signature
-            return
-        except TypeError as error:
-            has = inspect.signature(function)
-            raise self.error(f"{what} with the parameters {has}: {error}", needed) from error
+            raise self.error(f"{function!r:.100} as {what}", "a function")
 
     def split(
         self, args: tuple[PyTree, ...], payload: dict[str, Any]

@@ -188,8 +188,6 @@ class FunctionOp(Authored):
         for name, value in given.items():
             if not isinstance(value, ShardingRule):
                 self.require(name, value)
-            elif value.on_device is not None:
-                self.require("on_device", value.on_device)
         vars(self).update(given)
         self.known.clear()
         results_of.cache_clear()
@@ -477,8 +475,7 @@ def op(
     Raises:
       MalformedFamilyId: not a family_id.
       InvalidConfig: a keyword-only parameter has no annotation, a parameter by position has a
-        default, a call passes payload by position, or a rule has other parameters than it is called
-        with; the text names the function and its line.
+        default, or a call passes payload by position; the text names the function and its line.
       Duplicate: another function or class has the family_id.
       DuplicateRule: later, if a second kind of rule is set.
       ADRuleError: later, if it is differentiated, has no rule and JAX cannot differentiate it, as

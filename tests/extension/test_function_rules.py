@@ -5,7 +5,6 @@ an op has: that of its body without a word, that of a rule, or an error that nam
 
 import collections
 import copy
-import functools
 import pickle
 
 import chex
@@ -656,71 +655,3 @@ def test_integers_beside_floats(name):
     np.testing.assert_allclose(tangents[0], 3 * AT)
     chex.assert_trees_all_equal([t.dtype for t in tangents[1:]], [jax.dtypes.float0] * 2)
     np.testing.assert_allclose(jax.linearize(f, AT)[1](AT)[0], 3 * AT)
-
-
-# --- rules that cannot be called ------------------------------------------------------------------
-
-
-def two(payload):
-    if payload:
-
-        def f(x, y, *, t: float = 1.0):
-            return x * y * t
-
-        return fresh(f)
-    return fresh(lambda x, y: x * y)
-
-
-def with_arguments(names, payload):
-    """A function of these arguments and the payload."""
-    return eval(f"lambda {', '.join([*names, *(['*', 't'] if payload else [])])}: None")
-
-
-RULES = {  # how a function is given, and the arguments that it is called with
-    "defjvp": (lambda f, g: f.defjvp(g), ["primals", "outputs", "tangents"]),
-    "fwd of defvjp": (lambda f, g: f.defvjp(g, lambda *a, **k: None), ["x", "y"]),
-    "bwd of defvjp": (
-        lambda f, g: f.defvjp(lambda *a, **k: None, g),
-        ["residuals", "cotangents"],
-    ),
-    "def_transpose": (lambda f, g: f.def_transpose(g, argnums=0), ["cotangents", "x", "y"]),
-    "def_host": (lambda f, g: f.def_host(g), ["x", "y"]),
-    "def_infer": (lambda f, g: f.def_infer(g), ["x", "y"]),
-    "a kernel": (lambda f, g: f.def_kernel("cpu")(g), ["x", "y"]),
-    "declines": (lambda f, g: f.def_kernel("cpu", declines=g), ["x", "y"]),
-    "on_device": (lambda f, g: f.def_sharding("i, i -> i", on_device=g), ["shard", "x", "y"]),
-}
-
-
-@pytest.mark.parametrize("payload", [False, True])
-@pytest.mark.parametrize("name", RULES)
-def test_a_rule_of_other_arguments_is_refused_when_it_is_given(name, payload):
-    give, names = RULES[name]
-    needed = f"function({', '.join([*names, *(['*', 't'] if payload else [])])})"
-    wrong = [
-        with_arguments(names[:-1], payload),
-        with_arguments([*names, "more"], payload),
-        with_arguments(names, not payload),
-        lambda: None,
-        3,
-    ]
-    for function in wrong:
-        error = ends_in(lambda g=function: give(two(payload), g), InvalidConfig).value
-        assert error.given.startswith(name) or error.given == f"3 as {name}"
-        assert error.needed == needed
-        assert "test_function_rules.py:" in error.where
-    right = [
-        with_arguments(names, payload),
-        lambda *args, **payload: None,
-        with_arguments([*names, "more=1"], payload),
-        functools.partial(with_arguments([*names, "more"], payload), more=1),
-    ]
-    for function in right:
-        give(two(payload), function)
-
-
-def test_any_number_of_arguments():
-    f = lambda: fresh(lambda x, *rest: x)
-    f().def_transpose(lambda cotangents, x, *rest: None, argnums=0)
-    f().def_transpose(lambda cotangents, x, y: None, argnums=0)
-    f().def_host(np.add)  # of C
