@@ -264,15 +264,13 @@ class DuplicateRule(ExtensionRegistryError):
 class MalformedFamilyId(RegistrationError, ExtensionRegistryError):
     """A family_id that is not `<package>.<op>.v<major>`."""
 
-    def __init__(self, family_id: object, *, column: int | None = None, problem: str):
+    def __init__(self, family_id: object, *, problem: str = ""):
         self.family_id = family_id
-        pointer = f"The id goes wrong here:\n  {family_id}\n  {' ' * (column or 0)}^"
         super().__init__(
             where="family_id",
-            given=f"{family_id!r}: {problem}",
-            needed="'<package>.<op>.v<major>', ASCII without spaces, for example "
-            "'my-package.soft_sort.v1'",
-            fix="" if column is None else pointer,
+            given=f"{family_id!r}" + (f": {problem}" if problem else ""),
+            needed="'<package>.<op>.v<major>', printable ASCII without spaces, no zeros before the "
+            "version, for example 'my-package.soft_sort.v1'",
         )
 
 

@@ -33,39 +33,13 @@ _NAN = struct.pack("<d", math.nan)
 def refusal(value: object, where: str) -> InvalidConfig:
     """The error for a value that no payload may hold."""
     kind = type(value)
-    fix = "Pass tensors as inputs of the op; everything else must be of this list."
-    if isinstance(value, type):
-        fix = "Pass a value, or an enum member."
-        if _names_dtype(value):
-            fix = f"For the dtype pass jax.numpy.dtype({value.__name__!r})."
-    elif isinstance(value, (np.dtype, *ARRAYS)):
-        fix = (
-            "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native "
-            "byte order."
-        )
-    elif kind in _INSTEAD:
-        fix = f"Use {_INSTEAD[kind]}."
     return InvalidConfig(
         where=where,
         given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}",
         needed=f"one of: {CLOSED_LIST}",
-        fix=fix,
+        fix="Pass tensors as inputs of the op, a list as a tuple, jax.numpy.float32 as "
+        "numpy.dtype('float32'); dtypes are boolean or numeric, in native byte order.",
     )
-
-
-_INSTEAD: Mapping[type, str] = {
-    list: "a tuple",
-    dict: "a frozen dataclass or a tuple of pairs",
-    set: "a sorted tuple",
-}
-
-
-def _names_dtype(kind: type) -> bool:
-    """Whether a value is a scalar class of a plain dtype, such as jax.numpy.float32."""
-    try:
-        return is_plain_dtype(np.dtype(kind)) and dtype_name(np.dtype(kind)) == kind.__name__
-    except TypeError:
-        return False
 
 
 def enum_label(member: enum.Enum, where: str) -> str | int:

@@ -47,7 +47,7 @@ def test_special_classes_have_the_parts_too():
     for error in (
         errors.ADRuleError("a.b.v1", "transpose"),
         errors.ADRuleError("a.b.v1", "jvp", clause="X10.5"),
-        errors.MalformedFamilyId("x", column=0, problem="short"),
+        errors.MalformedFamilyId("x", problem="short"),
         errors.ExtensionLoweringError("odd window"),
         errors.ConformanceError("a.b.v1", "a table", "Mend it."),
     ):

@@ -23,6 +23,7 @@ from .nesting import PyTree, missing, structure_of
 
 MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
 
+
 class _Shown(NamedTuple):
     text: str
 

@@ -55,17 +55,6 @@ Slot: TypeAlias = jax.Array | _NotDifferentiable | None
 """What a rule gives for an input or an output."""
 
 
-class Advice(NamedTuple):
-    """What errors tell authors to write: the words for an op class."""
-
-    body: str = f"its {LOWERING}"
-    write: str = f"Override {LOWERING}"
-    also: str = "Lower these inputs too"
-    host: str = "override eager_execute"
-    needed: str = "a lowering to standard ops, or eager_execute"
-    sharding: str = "sharding_rule"
-
-
 Computes: TypeAlias = Callable[..., Sequence[jax.Array]]
 MapsOver: TypeAlias = Callable[[Computes], Computes]
 
@@ -125,7 +114,7 @@ class ExtensionOp(Sealed):
     input_count: Any = 1
     output_count: Any = 1
     runtimes: ClassVar[ExtensionRuntimeSet] = NO_RUNTIMES
-    advice: ClassVar = Advice()
+    advice: ClassVar[str] = "Override lower_to_standard_ops, or eager_execute."
 
     def _writer(self) -> Writer:
         has_family = isinstance(getattr(type(self), "family_id", None), str)

@@ -40,7 +40,6 @@ from .authored import (
 )
 from .contract import (
     LOWERING,
-    Advice,
     ExtensionOp,
     LinearInput,
     MapsOver,
@@ -79,14 +78,7 @@ class FunctionExtension(ExtensionOp):
     """
 
     function: ClassVar[Authored]
-    advice = Advice(
-        "the function",
-        "Return arrays",
-        "Return arrays for these inputs",
-        "write @f.def_host",
-        "arrays from the function, or def_host",
-        "f.def_sharding",
-    )
+    advice = "Return arrays from the function, or write @f.def_host."
     in_tree: str = ""
     out_tree: str = ""
     stage: str = ""

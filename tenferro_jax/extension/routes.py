@@ -93,7 +93,7 @@ def choose_route(
     if op.has_own("eager_execute") and not site.exporting and RouteKind.HOST in selected:
         return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
     if lowering_declined:
-        passed_over += f"; {op.advice.body} returned None for these inputs"
+        passed_over += "; its lowering returned None for these inputs"
     elsewhere = sorted(
         known.platform
         for known in carrier.runtimes
@@ -101,20 +101,12 @@ def choose_route(
     )
     if elsewhere:
         passed_over += f"; its kernels are for {', '.join(elsewhere)}"
-    lower = op.advice.also if lowering_declined else op.advice.write
+    place = f"platform {site.platform}" + (" in an export" if site.exporting else "")
+    needed, fix = f"a kernel for {site.platform}, a lowering or host code", op.advice
     if len(selected) < len(RouteKind):
         needed, fix = f"{carrier.runtimes}", "Select more routes."
-    elif site.platform == ANY_PLATFORM:
-        needed, fix = "a lowering to standard ops, not kernels or host code", f"{lower}."
     elif site.exporting:
-        needed, fix = (
-            "a lowering to standard ops, because kernels and host code cannot be exported",
-            f"{lower}.",
-        )
-    else:
-        needed = f"a kernel for {site.platform}, {op.advice.needed}"
-        fix = f"{lower}, or {op.advice.host}."
-    place = f"platform {site.platform}" + (" in an export" if site.exporting else "")
+        needed, fix = "a lowering to standard ops: kernels and host code are not portable", ""
     raise Unsupported(
         where=op.place_of(),
         given=("no lowering to write out" if site.platform == ANY_PLATFORM else place)

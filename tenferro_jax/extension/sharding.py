@@ -401,10 +401,9 @@ def output_shardings(
             problem = "a lowering that declines"
     raise InvalidConfig(
         where=f"{carrier.op.place_of()} on an explicit mesh",
-        given=f"{problem}, and no {carrier.op.advice.sharding}",
+        given=f"{problem}, and no sharding_rule (of a function def_sharding)",
         needed="known output shardings",
-        fix=f"Write {carrier.op.advice.sharding}, or call inside jax.shard_map or "
-        f"jax.sharding.auto_axes.",
+        fix="Write it, or call inside jax.shard_map or jax.sharding.auto_axes.",
     ) from cause
 
 

@@ -64,5 +64,5 @@ ROOMS: dict[str, Ops] = {
 VOCABULARY = tuple(op for ops in ROOMS.values() for op in ops)
 """Every standard op."""
 
-WITH_BODIES = (*ROOMS["Control flow"], reduction.Reduce, window.ReduceWindow)
+WITH_BODIES: tuple[type, ...] = (*ROOMS["Control flow"], reduction.Reduce, window.ReduceWindow)
 """Ops whose payload holds graphs."""

@@ -595,7 +595,7 @@ METAS = (TensorMeta(ONES.dtype, ONES.shape),)
             HostCumulate(),
             Site("cpu", True, False),
             None,
-            "in an export; needed a lowering to standard ops, because kernels and host code cannot",
+            "in an export; needed a lowering to standard ops: kernels and host code are not portable",
         ),
     ],
 )

@@ -232,29 +232,18 @@ def test_no_route_says_what_is_there_already():
     elsewhere = ExtensionRuntimeSet(
         *(Kernel(op.family_id, "cuda", lambda op, x: (x,)) for op in (Nothing(), Declining()))
     )
-    for op, runtimes, given, fix in (
-        (
-            Nothing(),
-            NO_RUNTIMES,
-            "platform cpu",
-            "Override lower_to_standard_ops, or override eager_execute.",
-        ),
-        (
-            Nothing(),
-            elsewhere,
-            "platform cpu; its kernels are for cuda",
-            "Override lower_to_standard_ops, or override eager_execute.",
-        ),
+    for op, runtimes, given in (
+        (Nothing(), NO_RUNTIMES, "platform cpu"),
+        (Nothing(), elsewhere, "platform cpu; its kernels are for cuda"),
         (
             Declining(),
             elsewhere,
-            "platform cpu; its lower_to_standard_ops returned None for these inputs; its kernels "
-            "are for cuda",
-            "Lower these inputs too, or override eager_execute.",
+            "platform cpu; its lowering returned None for these inputs; its kernels are for cuda",
         ),
     ):
         error = ends_in(lambda: apply(op, X, runtimes=runtimes), Unsupported)
-        assert (error.value.given, error.value.fix) == (given, fix)
+        assert error.value.given == given
+        assert error.value.fix == "Override lower_to_standard_ops, or eager_execute."
         assert "a kernel for cpu" in error.value.needed
 
 
@@ -748,9 +737,8 @@ Payload = made(
     [
         (Mutable(), "a mutable dataclass Mutable"),
         ((1, Mutable()), "a mutable dataclass Mutable"),
-        (jnp.float32, r"pass jax\.numpy\.dtype\('float32'\)"),
-        (np.int8, r"pass jax\.numpy\.dtype\('int8'\)"),
-        (int, "Pass a value, or an enum member"),
+        (jnp.float32, r"numpy\.dtype\('float32'\)"),
+        ([1], "a list as a tuple"),
     ],
     ids=str,
 )
