@@ -17,11 +17,11 @@ from .extension.carrier import Extension
 from .extension.execution import forward
 from .extension.routes import ANY_PLATFORM
 from .extension.runtimes import NO_RUNTIMES
-from .graph.builder import RULE_DEPTH, GraphBuilder, described
+from .graph.builder import GraphBuilder
 from .graph.graph import Graph, arguments
 from .graph.primitives import moving, pulled, pushed
 from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn
-from .shapes import PyTree, as_operand, require_x64_leaves, struct, with_zeros
+from .shapes import PyTree, as_operand, require_x64_leaves, with_zeros
 
 
 def trace(
@@ -164,37 +164,38 @@ class _Writer:
 
     def _written(self, eqn: Eqn) -> Callable[..., Any]:
         """An equation as a function of its inputs."""
-        if not self._calls(eqn):
-            return jax_seam.as_function(eqn)
         if isinstance(eqn.params.get("op"), Extension):
             return _standard(eqn.params["op"].with_runtimes(NO_RUNTIMES))
-        custom = {"custom_jvp_call": self._custom_jvp, "custom_vjp_call": self._custom_vjp}.get(
-            eqn.primitive.name
-        )
-        return custom(eqn) if custom is not None else jax_seam.with_inner(eqn, self.run)
+        if eqn.primitive.name in _DERIVATIVES:
+            return getattr(self, f"_{eqn.primitive.name}")(eqn)
+        return jax_seam.with_inner(eqn, self.run) if self._calls(eqn) else jax_seam.as_function(eqn)
 
-    def _calls(self, eqn: Eqn, depth: int = RULE_DEPTH) -> bool:
-        """Whether an equation is an extension, or it or its custom derivative calls one."""
+    def _calls(self, eqn: Eqn) -> bool:
+        """Whether an equation is an extension or a function with a derivative, which may call one,
+        or has such an equation inside.
+        """
         if id(eqn) not in self._known:
             inside = (
                 inner
                 for closed in jax_seam.inner_jaxprs(eqn)
                 for inner in jax_seam.open_jaxpr(closed)[0].eqns
             )
-            found = isinstance(eqn.params.get("op"), Extension) or any(
-                self._calls(inner, depth) for inner in inside
-            )
-            if not found and depth > 0 and eqn.primitive.name in _DERIVATIVES:
-                found = any(
-                    self._calls(inner, depth - 1)
-                    for inner in jax_seam.open_jaxpr(_derivative(eqn))[0].eqns
-                )
-            self._known[id(eqn)] = eqn, found
+            own = isinstance(eqn.params.get("op"), Extension) or eqn.primitive.name in _DERIVATIVES
+            self._known[id(eqn)] = eqn, own or any(map(self._calls, inside))
         return self._known[id(eqn)][1]
 
-    def _custom_jvp(self, eqn: Eqn) -> Callable[..., Any]:
-        fn, (inner, *_) = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)
-        call = jax.custom_jvp(lambda *xs: self.run(inner, xs))
+    def _called(self, eqn: Eqn) -> Callable[..., Any]:
+        """The body of a function with a derivative, under its name."""
+        (inner, *_), (name, _) = jax_seam.inner_jaxprs(eqn), jax_seam.source_of(eqn)
+
+        def body(*xs: jax.Array) -> list[object]:
+            return self.run(inner, xs)
+
+        body.__name__ = name
+        return body
+
+    def _custom_jvp_call(self, eqn: Eqn) -> Callable[..., Any]:
+        fn, call = jax_seam.as_function(eqn), jax.custom_jvp(self._called(eqn))
 
         @call.defjvp
         def _rule(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> Any:
@@ -204,9 +205,8 @@ class _Writer:
 
         return call
 
-    def _custom_vjp(self, eqn: Eqn) -> Callable[..., Any]:
-        fn, (inner, *_) = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)
-        call = jax.custom_vjp(lambda *xs: self.run(inner, xs))
+    def _custom_vjp_call(self, eqn: Eqn) -> Callable[..., Any]:
+        fn, call = jax_seam.as_function(eqn), jax.custom_vjp(self._called(eqn))
 
         def forward(*xs: jax.Array) -> Any:
             return lowered(lambda *xs: pulled(fn, xs))(*xs)
@@ -225,24 +225,6 @@ class _Writer:
 
         call.defvjp(forward, backward)
         return call
-
-
-def _derivative(eqn: Eqn) -> ClosedJaxpr:
-    """The jaxpr of an equation's custom derivative; an empty one if it cannot be traced
-    separately.
-    """
-    fn = jax_seam.as_function(eqn)
-
-    def both(*xs: jax.Array) -> PyTree:
-        if eqn.primitive.name == "custom_jvp_call":
-            return pushed(fn, xs, [xs[i] for i in moving(xs)])
-        outs, pullback = pulled(fn, xs)
-        return pullback(with_zeros([outs[i] for i in moving(outs)], outs))
-
-    try:
-        return jax.make_jaxpr(both)(*map(struct, map(described, eqn.invars)))
-    except Exception:  # of the author's code; raised again when the function is differentiated
-        return jax.make_jaxpr(tuple)(())
 
 
 def _avals(variables: Sequence[Atom]) -> list[Aval]:
