@@ -1,11 +1,10 @@
 """What the author of a function op wrote: the function, also one that has rules already
-(jax.custom_vjp, jax.custom_jvp, jitted functions, functools.partial), its signature, its rules, and
+(jax.custom_vjp, jax.custom_jvp, jitted functions), its signature, its rules, and
 what they may return.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import pathlib
 from collections.abc import Callable, Sequence
@@ -62,8 +61,8 @@ def adopted(function: Any, family_id: str) -> Adopted:
     """The function of an op, from anything that JAX calls a function.
 
     Raises:
-      InvalidConfig: a class, a bound method, a partial with positional arguments, or rules that
-        take symbolic zeros.
+      InvalidConfig: a class, a bound method, a functools.partial, or rules that take symbolic
+        zeros.
     """
 
     def refusal(given: str, needed: str, fix: str) -> InvalidConfig:
@@ -82,10 +81,7 @@ def adopted(function: Any, family_id: str) -> Adopted:
 
     if inspect.isfunction(function) and not hasattr(function, "__wrapped__"):
         return Adopted(function, read(function), function)
-    fixed: dict[str, Any] = {}
     given = function
-    while isinstance(function, functools.partial) and not function.args:
-        fixed, function = function.keywords | fixed, function.func
     # jax.jit keeps the rule of what it wraps; under it is the function that has it.
     wrapped = function
     while wrapped is not None and not isinstance(wrapped, WITH_RULES):
@@ -95,8 +91,8 @@ def adopted(function: Any, family_id: str) -> Adopted:
     if not inspect.isfunction(source) or (custom and function.symbolic_zeros):
         raise refusal(
             f"{given!r:.100}",
-            "a function, a jitted function, a functools.partial with keywords, or a "
-            "jax.custom_vjp or jax.custom_jvp without symbolic zeros",
+            "a function, a jitted function, or a jax.custom_vjp or jax.custom_jvp without "
+            "symbolic zeros",
             "Write a function that calls it.",
         )
     if custom and not (getattr(function, "fwd", None) or getattr(function, "jvp", None)):
@@ -114,16 +110,8 @@ def adopted(function: Any, family_id: str) -> Adopted:
     payload = [
         name
         for name, p in parameters.items()
-        if p.kind is keyword_only
-        or name in static
-        or (not custom and (name in fixed or p.default is not p.empty))
+        if p.kind is keyword_only or name in static or (not custom and p.default is not p.empty)
     ]
-    if unknown := [name for name in fixed if name not in payload]:
-        raise refusal(
-            f"a partial with {', '.join(unknown)}",
-            f"keywords among {', '.join(payload) or 'none'}",
-            "Pass arrays by position, in the call.",
-        )
 
     def placed(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """`fn` with its arguments in their places again."""
@@ -138,7 +126,7 @@ def adopted(function: Any, family_id: str) -> Adopted:
 
     def as_payload(name: str, p: inspect.Parameter) -> inspect.Parameter:
         hint = Any if p.annotation is p.empty else p.annotation
-        return p.replace(kind=keyword_only, annotation=hint, default=fixed.get(name, p.default))
+        return p.replace(kind=keyword_only, annotation=hint)
 
     arrays = [p for name, p in parameters.items() if name not in payload]
     keywords = [as_payload(name, p) for name, p in parameters.items() if name in payload]

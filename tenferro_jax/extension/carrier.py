@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from ..dimensions import SymDim
 from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, counted
@@ -292,16 +291,6 @@ class Extension(StdTensorOp):
                 needed="inputs that the op accepts, and inference that works for symbolic shapes",
                 fix="The cause is the error of the op's inference.",
             ) from error
-        if isinstance(outs, TensorMeta) or (
-            type(outs) is tuple and len(outs) == 2 and isinstance(outs[0], np.dtype | type | str)
-        ):
-            raise InvalidConfig(
-                where=where,
-                given=f"{TensorMeta(*outs)}, one output that is not in a list",
-                needed="a tuple or list with one entry for each output",
-                fix="Return (meta,) for a single output.",
-                clause="X6.3",
-            )
         pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
         return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]
 

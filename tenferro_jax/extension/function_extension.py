@@ -392,17 +392,7 @@ class FunctionExtension(ExtensionOp):
         source = iter(given)
         cotangents = [next(source) if is_inexact(meta) else None for meta in self.metas]
         full = filled([struct(meta) for meta in self.metas], cotangents)
-        try:
-            made = self.reverse[1](residuals, self.results.unflatten(full))
-        except (NotImplementedError, TypeError, ValueError) as error:
-            if isinstance(error, TenferroError) or not lacks_derivative(error):
-                raise
-            raise Unsupported(
-                where=f"a derivative of bwd of {self.function.place}",
-                given=f"bwd, which JAX cannot differentiate: {first_line(error)}",
-                needed="a bwd that has derivatives",
-                fix="Let bwd call functions published by tenferro_jax.op that have rules.",
-            ) from error
+        made = self.reverse[1](residuals, self.results.unflatten(full))
         found = self.function.cotangents(made, tangents, "bwd")
         wanted = jax.tree.leaves(tangents, is_leaf=missing)
         moving = [c for c, t in zip(found, wanted, strict=True) if t is not None]

@@ -448,10 +448,10 @@ def op(
     An op is for publishing. To use a function that calls a jax.custom_vjp in both modes,
     `both_modes` needs no family_id.
 
-    A jax.custom_vjp or jax.custom_jvp, a jitted function and a functools.partial of one are taken
-    as they are, with their rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`,
-    keywords, and of functions without rules parameters with a default, are payload then, which is
-    passed by keyword, or by position as before. Give the op the same name, so that `fwd` calls the
+    A jax.custom_vjp or jax.custom_jvp and a jitted function are taken as they are, with their
+    rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`, and of functions
+    without rules parameters with a default, are payload then, which is passed by keyword, or by
+    position as before. Give the op the same name, so that `fwd` calls the
     op: then derivatives have any order.
 
     A second derivative applies the rule again. Where `fwd` computes the result without calling the

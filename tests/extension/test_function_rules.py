@@ -322,11 +322,8 @@ def test_a_bwd_without_derivatives_says_so():
     np.testing.assert_allclose(SLOPE(opaque), np.cos(X))
     loss = lambda x: opaque(x).sum()
     ends_in(lambda: jax.hessian(loss)(X), Unsupported, r"forward mode of opaque \(test_function")
-    ends_in(
-        lambda: jax.jacrev(jax.grad(loss))(X),
-        Unsupported,
-        r"a derivative of bwd of opaque \(test_function_rules.py",
-    )
+    refused = ends_in(lambda: jax.jacrev(jax.grad(loss))(X), ValueError, "do not support JVP")
+    assert any("bwd of opaque (test_function_rules.py" in n for n in refused.value.__notes__)
 
 
 def test_an_op_is_found_again_by_its_values_and_not_by_their_numbers():
