@@ -90,9 +90,8 @@ def main(counts: list[int], repeats: int = 3) -> dict[tuple[str, int], float]:
                 lambda builder=builder, value=value: builder.build([value]),
                 lambda graph=graph: hash(graph.with_guards(())),
                 lambda graph=graph: str(graph),
-                graph.canonical_bytes,
                 lambda graph=graph: verify(graph),
-                graph.dot,
+                graph.mermaid,
             ]
             costs = [recorded, *(per_node(part, count, repeats) for part in parts)]
             print(f"{name:>24} | {' '.join(f'{cost:8.1f}' for cost in costs)}   {count:,} nodes")

@@ -207,12 +207,6 @@ def test_inspect_prints(file, run):
         assert part in out
 
 
-def test_inspect_prints_a_graph_for_graphviz(folder, run):
-    ext_tropical.register()
-    graph = tj.load_graph(folder / "layer.graph")
-    assert run("inspect", "layer.graph", "--dot").out == graph.dot() + "\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -220,7 +214,6 @@ def test_inspect_prints_a_graph_for_graphviz(folder, run):
         (("inspect", "x.npy"), "no footer of this format"),
         (("inspect", "damaged.bin"), "pass --trusted for plain bytes"),
         (("inspect", "."), "Is a directory"),
-        (("inspect", "layer.bin", "--dot"), "given an exported program; needed a graph"),
         (
             ("inspect", "layer.bin", "--register", "tests.extension_ops:RUNTIMES"),
             "needed an op class, a factory, or a function",

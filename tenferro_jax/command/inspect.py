@@ -38,7 +38,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.description = "What is in a file; nothing of it is run."
     parser.add_argument("file", metavar="FILE", help="a graph or an exported program")
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     parser.add_argument(
         "--trusted",
         action="store_true",
@@ -63,12 +62,7 @@ def inspect(chosen: argparse.Namespace) -> int:
     content = pathlib.Path(chosen.file).read_bytes()
     if content.startswith(GRAPH_MAGIC):
         found = load_graph(chosen.file, skip_missing_extensions=True, trusted=chosen.trusted)
-        if chosen.dot:
-            show(found.dot())
-            return OK
         shown = _of_graph(found, content)
-    elif chosen.dot:
-        raise InvalidConfig(where="--dot", given="an exported program", needed="a graph")
     else:
         shown = _of_program(load_exported(pathlib.Path(chosen.file), trusted=chosen.trusted))
     facts = {

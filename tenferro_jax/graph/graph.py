@@ -8,11 +8,7 @@ depend on the computation and not on how the graph was made.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
-import json
-import os
-import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -40,7 +36,7 @@ from ..shapes import (
     x64_enabled,
 )
 from . import pictures
-from .printing import canonical_bytes, leaf_names, op_name, op_text, payload_texts
+from .printing import leaf_names, op_name, op_text
 
 HEAD, TAIL = 20, 10
 """How many nodes `repr` shows at the start and at the end of a large graph."""
@@ -199,38 +195,27 @@ class Graph(Sealed):
 
     # --- what it looks like, and what it is ---
 
-    def text(self, *, expand: bool = False) -> str:
+    def __str__(self) -> str:
         """One line for each node, stable across processes; large constants are shown by dtype and
-        shape only. `expand` also writes the bodies of control flow, below their op.
+        shape only. The bodies of control flow are graphs, with texts of their own.
         """
-        return self._text(expand, range(0))
-
-    __str__ = text
+        return self._text(range(0))
 
     def __repr__(self) -> str:
-        return self._text(False, range(HEAD, len(self.nodes) - TAIL))
+        return self._text(range(HEAD, len(self.nodes) - TAIL))
 
-    def _text(self, expand: bool, hidden: range) -> str:
+    def _text(self, hidden: range) -> str:
         inputs = ", ".join(f"%{i}: {m}" for i, m in enumerate(self.input_metas))
         lines = [f"graph({inputs}) {{", *(f"  guard {guard}" for guard in self.guards)]
         for i, (node, outs) in enumerate(self.steps()):
             if i not in hidden:
-                lines.append(f"  {self._line(node, outs)}")
+                types = ", ".join(str(self.metas[i]) for i in outs)
+                made = f"{op_text(node.op)}({_values(node.inputs)})"
+                lines.append(f"  {_values(outs)} = {made} : {types}")
             elif i == HEAD:
                 lines.append(f"  ... {len(hidden)} more nodes ...")
-            for name, body in named_bodies(node.op) if expand else ():
-                text = f"{name}: {body.text(expand=True)}"
-                lines.extend(f"    {line}" for line in text.splitlines())
         lines.append(f"  return {_values(self.outputs)}".rstrip())
         return "\n".join([*lines, "}"])
-
-    def _line(self, node: Node, outs: Sequence[int]) -> str:
-        types = ", ".join(str(self.metas[i]) for i in outs)
-        return f"{_values(outs)} = {op_text(node.op)}({_values(node.inputs)}) : {types}"
-
-    def dot(self) -> str:
-        """The graph, of any size, in the DOT language of Graphviz."""
-        return pictures.dot(self._boxes())
 
     def mermaid(self) -> str:
         """The graph as a flowchart of Mermaid, which GitHub, Jupyter and many sites draw. A box has
@@ -242,49 +227,20 @@ class Graph(Sealed):
         drawn = {"text/vnd.mermaid": self.mermaid()} if len(self.nodes) <= DRAWN else {}
         return {"text/plain": repr(self), **drawn}
 
-    def model_explorer(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph, of any size, into a JSON file for Google's Model Explorer:
-        `model-explorer graph.json`.
-        """
-        pathlib.Path(path).write_text(json.dumps(pictures.model_explorer(self._boxes())))
-
     def _boxes(self) -> list[pictures.Box]:
         """A box for each input, node and output, each after those that it reads."""
         boxes = [
-            pictures.Box("input", name, f"%{i} = {name}", (), {i: str(meta)})
+            pictures.Box("input", f"{name}\n{meta}", (), (i,))
             for i, (name, meta) in enumerate(zip(self.input_names, self.input_metas, strict=True))
         ]
         for node, outs in self.steps():
-            boxes.append(
-                pictures.Box(
-                    pictures.kind_of(node.op),
-                    op_name(node.op),
-                    self._line(node, outs),
-                    node.inputs,
-                    {i: str(self.metas[i]) for i in outs},
-                    payload_texts(node.op),
-                    {place: body._boxes() for place, body in named_bodies(node.op)},
-                )
-            )
+            op, types = node.op, [str(self.metas[i]) for i in outs]
+            inside = {f"{op_name(op)}, {place}": body._boxes() for place, body in named_bodies(op)}
+            label = pictures.label_of(op, types)
+            boxes.append(pictures.Box(pictures.kind_of(op), label, node.inputs, outs, inside))
         for name, value in zip(self.output_names, self.outputs, strict=True):
-            label = f"return {name}".rstrip()
-            boxes.append(pictures.Box("output", label, f"{label} = %{value}", (value,), {}))
+            boxes.append(pictures.Box("output", f"return {name}".rstrip(), (value,), ()))
         return boxes
-
-    def canonical_bytes(self) -> bytes:
-        """The content that equality compares, as bytes that are the same in every process and on
-        every machine.
-
-        Graphs are equal if and only if their bytes are, with two exceptions: symbols of two calls
-        of `jax.export.symbolic_shape` are never equal, though their text is; kernels are written by
-        name but compared as objects.
-        """
-        return canonical_bytes(self)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of `canonical_bytes`, in hexadecimal."""
-        return hashlib.sha256(self.canonical_bytes()).hexdigest()
 
     # --- running it as JAX ---
 

@@ -1,17 +1,16 @@
-"""Boxes and arrows as text for Graphviz, for Mermaid and for Google's Model Explorer."""
+"""Boxes and arrows as a flowchart of Mermaid."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ..errors import shortened
 from ..extension.carrier import Extension
 from ..extension.registry import MissingExtension
 from ..ops.op import StdTensorOp
 from ..ops.vocabulary import ROOMS
-from .printing import plain
+from .printing import op_name, payload_texts, plain
 
 _DARK = "#1c2430"
 LOOKS = {
@@ -55,93 +54,30 @@ class Box(NamedTuple):
 
     Attributes:
       kind: "input", "output", or a kind of op; it decides the colours.
-      name: of the argument, the op or the result.
-      text: all that there is to say, in one line.
+      label: what is written in it.
       reads: the numbers of the values that it reads.
-      gives: the type of each value that it makes, by number.
-      fields: the payload of the op, as text, without defaults.
-      bodies: the boxes of each body of control flow, by the name of its place in the op.
+      gives: the numbers of the values that it makes.
+      bodies: the boxes of each body of control flow, by its title.
     """
 
     kind: str
-    name: str
-    text: str
+    label: str
     reads: Sequence[int]
-    gives: Mapping[int, str]
-    fields: Mapping[str, str] = {}
+    gives: Sequence[int]
     bodies: Mapping[str, Sequence[Box]] = {}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Language:
-    """How a box, an arrow and the first and last line of a group are written."""
-
-    box: Callable[[str, Box], str]
-    arrow: str
-    begin: Callable[[str, str], str]
-    end: str
-
-    def lines(self, boxes: Sequence[Box], prefix: str = "n", indent: str = "  ") -> Iterator[str]:
-        """Every box after those that it reads; the bodies of an op are groups beside its box."""
-        made: dict[int, str] = {}
-        for number, box in enumerate(boxes):
-            name = f"{prefix}{number}"
-            made.update(dict.fromkeys(box.gives, name))
-            yield indent + self.box(name, box)
-            yield from (indent + self.arrow.format(made[value], name) for value in box.reads)
-            for k, (place, body) in enumerate(box.bodies.items()):
-                yield indent + self.begin(f"{name}_{k}", f"{box.name}, {place}")
-                yield from self.lines(body, f"{name}_{k}_", indent + "  ")
-                yield indent + self.end
-
-
-def _label(box: Box) -> str:
-    """The name of a box and its types; the payload too where it says what the box is."""
-    told = box.fields.items() if box.kind in ("constant", "extension") else ()
+def label_of(op: StdTensorOp, types: Sequence[str]) -> str:
+    """The name of an op and its types; the payload too where it says what the op is."""
+    is_told = kind_of(op) in ("constant", "extension")
+    told = payload_texts(op).items() if is_told else ()
     payload = shortened(", ".join(f"{name}={value}" for name, value in told))
-    return "\n".join(filter(None, [box.name, payload, ", ".join(box.gives.values())]))
-
-
-def dot(boxes: Sequence[Box]) -> str:
-    """The boxes in the DOT language of Graphviz; bodies are clusters."""
-
-    def quoted(text: str) -> str:
-        escaped = plain(text, kept="\n").replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + escaped.replace("\n", "\\n") + '"'
-
-    def drawn(name: str, box: Box) -> str:
-        fill, border, colour = LOOKS[box.kind]
-        colours = f'fillcolor="{fill}" color="{border}" fontcolor="{colour}"'
-        return f"{name} [label={quoted(_label(box))} tooltip={quoted(box.text)} {colours}]"
-
-    language = _Language(
-        drawn,
-        "{} -> {}",
-        lambda name, title: f"subgraph cluster_{name} {{ label={quoted(title)}",
-        "}",
-    )
-    head = ['  node [shape=box style="rounded,filled" fontname="Helvetica"]']
-    return "\n".join(["digraph {", *head, *language.lines(boxes), "}"]) + "\n"
+    return "\n".join(filter(None, [op_name(op), payload, ", ".join(types)]))
 
 
 def mermaid(boxes: Sequence[Box]) -> str:
-    """The boxes as a flowchart of Mermaid; bodies are subgraphs."""
-
-    def quoted(text: str) -> str:
-        # Mermaid reads marks of HTML and Markdown in labels, and codes of characters after #.
-        escaped = "".join(
-            c if c.isalnum() or c in " \n.,_-=>[]()':%" else f"#{ord(c)};"
-            for c in plain(text, kept="\n")
-        )
-        return '"' + escaped.replace("\n", "<br/>") + '"'
-
-    language = _Language(
-        lambda name, box: f"{name}[{quoted(_label(box))}]:::{box.kind}",
-        "{} --> {}",
-        lambda name, title: f"subgraph {name}[{quoted(title)}]",
-        "end",
-    )
-    drawn = "\n".join(["flowchart TD", *language.lines(boxes)])
+    """The boxes as a flowchart; bodies are subgraphs."""
+    drawn = "\n".join(["flowchart TD", *_lines(boxes, "n", "  ")])
     looks = [
         f"  classDef {kind} fill:{fill},stroke:{border},color:{colour}"
         for kind, (fill, border, colour) in LOOKS.items()
@@ -150,43 +86,24 @@ def mermaid(boxes: Sequence[Box]) -> str:
     return "\n".join([drawn, *looks]) + "\n"
 
 
-def model_explorer(boxes: Sequence[Box]) -> dict[str, Any]:
-    """The boxes as a GraphCollection of Model Explorer; each body is a separate graph.
-
-    Its schema is that of `model_explorer.graph_builder`, in the package ai-edge-model-explorer.
-    """
-    return {"label": "tenferro_jax", "graphs": list(_explored(boxes, "main"))}
-
-
-def _explored(boxes: Sequence[Box], name: str) -> Iterator[dict[str, Any]]:
-    made: dict[int, tuple[str, str]] = {}  # value -> its box, and its place among the box's outputs
-    nodes, inner = [], []
+def _lines(boxes: Sequence[Box], prefix: str, indent: str) -> Iterator[str]:
+    """Every box after those that it reads; the bodies of an op are groups beside its box."""
+    made: dict[int, str] = {}
     for number, box in enumerate(boxes):
-        made.update({value: (str(number), str(k)) for k, value in enumerate(box.gives)})
-        bodies = [(f"{name}/{number} {place}", body) for place, body in box.bodies.items()]
-        inner += bodies
-        attributes = {"text": box.text, **box.fields}
-        nodes.append(
-            {
-                "id": str(number),
-                "label": box.name,
-                "namespace": "",
-                "subgraphIds": [place for place, _ in bodies],
-                "attrs": [{"key": key, "value": value} for key, value in attributes.items()],
-                "incomingEdges": [
-                    {
-                        "sourceNodeId": made[value][0],
-                        "sourceNodeOutputId": made[value][1],
-                        "targetNodeInputId": str(k),
-                    }
-                    for k, value in enumerate(box.reads)
-                ],
-                "outputsMetadata": [
-                    {"id": str(k), "attrs": [{"key": "tensor_shape", "value": shown}]}
-                    for k, shown in enumerate(box.gives.values())
-                ],
-            }
-        )
-    yield {"id": name, "nodes": nodes}
-    for place, body in inner:
-        yield from _explored(body, place)
+        name = f"{prefix}{number}"
+        made.update(dict.fromkeys(box.gives, name))
+        yield f"{indent}{name}[{_quoted(box.label)}]:::{box.kind}"
+        yield from (f"{indent}{made[value]} --> {name}" for value in box.reads)
+        for k, (title, body) in enumerate(box.bodies.items()):
+            yield f"{indent}subgraph {name}_{k}[{_quoted(title)}]"
+            yield from _lines(body, f"{name}_{k}_", indent + "  ")
+            yield f"{indent}end"
+
+
+def _quoted(text: str) -> str:
+    # Mermaid reads marks of HTML and Markdown in labels, and codes of characters after #.
+    escaped = "".join(
+        c if c.isalnum() or c in " \n.,_-=>[]()':%" else f"#{ord(c)};"
+        for c in plain(text, kept="\n")
+    )
+    return '"' + escaped.replace("\n", "<br/>") + '"'

@@ -1,18 +1,16 @@
-"""Ops, payloads and nests as text: for readers in one line, for comparison as canonical JSON."""
+"""Ops, payloads and nests as text for readers, in one line."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..extension.carrier import Extension
-from ..identity import Sealed, typed_key
-from ..jax_seam import is_symbolic_dim
+from ..identity import typed_key
 from ..ops.op import StdTensorOp
 
 
@@ -75,39 +73,3 @@ def plain(text: str, kept: str = "") -> str:
     return "".join(
         c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
     )
-
-
-def canonical_bytes(value: Sealed) -> bytes:
-    """The typed key of an op, a graph or another sealed value as canonical JSON.
-
-    Classes and kernels are written by module and name, symbolic dimensions and pytrees by their
-    text.
-
-    Example:
-      >>> from tenferro_jax.ops.structural import Transpose
-      >>> canonical_bytes(Transpose((1, 0)))
-      b'[{"class":"tenferro_jax.ops.structural.Transpose"},"[1,0]"]'
-    """
-    return json.dumps(_key_json(value.typed_key), separators=(",", ":"), sort_keys=True).encode()
-
-
-def _key_json(key: object) -> Any:
-    if key is None or isinstance(key, bool | int | str):
-        return key
-    if isinstance(key, tuple):
-        return [_key_json(item) for item in key]
-    if isinstance(key, Sealed):
-        return _key_json(key.typed_key)
-    if isinstance(key, type):
-        return {"class": f"{key.__module__}.{key.__qualname__}"}
-    if isinstance(key, frozenset):
-        return sorted(map(str, key))
-    if is_symbolic_dim(key):
-        return {"dimension": str(key)}
-    if isinstance(key, jax.tree_util.PyTreeDef):
-        return {"tree": str(key)}
-    if callable(key):  # a kernel
-        return {
-            "kernel": f"{key.__module__}.{getattr(key, '__qualname__', type(key).__qualname__)}"
-        }
-    return {"dtype": str(key)}

@@ -65,12 +65,11 @@ def round_trip(graph):
     content = to_wire(graph)
     back = from_wire(content)
     assert to_wire(back) == content
-    assert back.text(expand=True) == graph.text(expand=True)
+    assert str(back) == str(graph)
     assert back.lost_rules == graph.lost_rules
     if not graph.is_symbolic:  # symbols of two calls are never equal
         back, graph = (each.with_runtimes(NO_RUNTIMES) for each in (back, graph))
         assert back == graph
-        assert back.canonical_bytes() == graph.canonical_bytes()
     assert verify(back) is back
     return back
 
@@ -149,6 +148,7 @@ def test_symbols_constraints_and_guards_hold_after_reading():
 def test_equal_graphs_have_equal_bytes():
     assert to_wire(feature("symbolic")) == to_wire(FEATURES["symbolic"]())
     many = [feature(name) for name in FEATURES] + [applied(single) for single in SINGLE]
+    many += [constants(np.asarray(v)) for v in (0.0, -0.0, 0, False, [0.0], np.nan, 1, True, 1.0)]
     contents = [to_wire(graph) for graph in many]
     for i, a in enumerate(many):
         for j in range(i):
@@ -284,7 +284,6 @@ def test_elements_have_one_spelling(name):
     clean, odd = (np.array([0, byte], np.uint8).view(np.dtype(name)) for byte in SPARE[name])
     graph = constants(odd)
     assert graph == constants(clean)
-    assert graph.digest == constants(clean).digest
     content = to_wire(graph)
     assert content == to_wire(constants(clean))
     assert content[-2:] == clean.tobytes()

@@ -818,7 +818,6 @@ def test_graphs_of_ops_with_any_number_of_outputs_are_well_formed(name):
     fn, x = VARIADIC[name]
     graph = tj.verify(trace(fn, x))
     chex.assert_trees_all_equal(graph.to_jax()(x), fn(jnp.asarray(x)))
-    assert graph.dot().count(" -> ") >= len(graph.nodes) - 1
 
 
 def test_a_custom_rule_that_jax_itself_cannot_trace_alone_is_noted_not_raised():
