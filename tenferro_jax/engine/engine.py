@@ -1,15 +1,11 @@
 """Compile a graph once for each set of sizes, run it many times.
 
-Graph -> ExecProgram: order the nodes into few segments, find last uses, compile. A host-only node
-needs the values of its inputs, so it stands between segments. The level of a node is the number of
-host calls on the longest path to it. The nodes of one level are one segment, in whatever order the
-graph has them, and the host nodes of that level follow the segment. Values that depend on no input
-(constants) are made again in each segment that needs them.
+Graph -> ExecProgram: cut the nodes into segments at host calls, find last uses, compile. A host-only
+node needs the values of its inputs, so it stands between segments.
 """
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -127,42 +123,15 @@ def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
 def _groups(
     graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool]
 ) -> list[tuple[list[Instruction], bool]]:
-    """The nodes of each step, and whether it is a host call."""
-    # None for a value that depends on no input.
-    level: dict[int, int | None] = dict.fromkeys(range(graph.input_count), 0)
-    maker: dict[int, int] = {}
-    device: dict[int, set[int]] = collections.defaultdict(set)
-    hosts: dict[int, list[int]] = collections.defaultdict(list)
-
-    def need(at: int, values: Iterable[int]) -> None:
-        """Let a segment compute those of the values that depend on no input."""
-        pending = [maker[i] for i in values if level[i] is None]
-        while pending:
-            number = pending.pop()
-            if number not in device[at]:
-                device[at].add(number)
-                pending.extend(maker[i] for i in nodes[number].inputs)
-
-    for number, (node, host) in enumerate(zip(nodes, on_host, strict=True)):
-        known = [at for at in (level[i] for i in node.inputs) if at is not None]
-        maker.update(dict.fromkeys(node.outputs, number))
-        if not known and not host:
-            level.update(dict.fromkeys(node.outputs, None))
-            continue
-        at = max(known, default=0)
-        (hosts[at].append if host else device[at].add)(number)
-        need(at, node.inputs)
-        level.update(dict.fromkeys(node.outputs, at + host))
-    need(max(device, default=0), graph.outputs)
-    if not hosts or any(i < graph.input_count for i in graph.outputs):
-        # An input that is an output passes through a segment, and becomes a jax array there.
-        device.setdefault(0, set())
-    groups: list[tuple[list[Instruction], bool]] = []
-    for at in sorted({*device, *hosts}):
-        if at in device:
-            groups.append(([nodes[i] for i in sorted(device[at])], False))
-        groups += [([nodes[i]], True) for i in hosts[at]]
-    return groups
+    """The nodes of each step, in the order of the graph, and whether it is a host call."""
+    groups: list[tuple[list[Instruction], bool]] = [([], False)]
+    for node, is_host in zip(nodes, on_host, strict=True):
+        if is_host or groups[-1][1]:
+            groups.append(([], is_host))
+        groups[-1][0].append(node)
+    # An input that is an output passes through the first segment, and becomes a jax array there.
+    passes = any(i < graph.input_count for i in graph.outputs)
+    return groups if groups[0][0] or passes or len(groups) == 1 else groups[1:]
 
 
 class CacheStats(NamedTuple):
