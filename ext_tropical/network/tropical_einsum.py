@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -42,7 +42,7 @@ from .tropical_plan import (
     T,
     cached_plan,
     names_itself,
-    read,
+    require_equation_first,
     with_components,
 )
 from .tropical_slices import TropicalPlan, one_by_one, whole
@@ -79,7 +79,7 @@ def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
 @names_itself
 @compiled_if_one_step
 def tropical_einsum(
-    equation: str | Operand,
+    equation: str,
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
@@ -99,10 +99,9 @@ def tropical_einsum(
     Args:
       equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j",
         "...ij,...jk->...ik"; without "->" the
-        labels that appear once, in alphabetical order. Labels are letters of any alphabet. Or
-        NumPy's interleaved form: tropical_einsum(x, [0, 1], y, [1, 2], [0, 2]). A size of 1
-        broadcasts: an operand that has it for a label that is longer elsewhere is treated as if it
-          lacked the label.
+        labels that appear once, in alphabetical order. Labels are letters of any alphabet. A size
+        of 1 broadcasts: an operand that has it for a label that is longer elsewhere is treated as
+        if it lacked the label.
       *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32,
         int64, bool, as far as the semiring takes it. If entries have components, these are the
         first axis, which the equation leaves out. NumPy and Python data are converted as in
@@ -114,8 +113,8 @@ def tropical_einsum(
       accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result;
         within a step they are added and compared in float32 in any case.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp",
-        "greedy", ...), "cotengra", or an explicit path; `plan_tropical_einsum` prints it. True
-        means "auto", False the order as written.
+        "greedy", ...), or an explicit path; `plan_tropical_einsum` prints it. True means "auto",
+        False the order as written.
       memory_limit: the most bytes that may be allocated beside the operands; the einsum then runs
         in slices, one after another, with an exact result. Under vmap it is for each element. A
         derivative also allocates the arrays that it scatters into.
@@ -170,7 +169,7 @@ def tropical_einsum(
 @names_itself
 @compiled_if_one_step
 def tropical_einsum_with_argmax(
-    equation: str | Operand,
+    equation: str,
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
@@ -206,7 +205,7 @@ def tropical_einsum_with_argmax(
 @names_itself
 @compiled_if_one_step
 def best_assignment(
-    equation: str | Operand,
+    equation: str,
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
@@ -223,9 +222,9 @@ def best_assignment(
     size for each step.
 
     Returns:
-      An Assignment (value, labels, feasible). `labels` maps each contracted label (in the
-      interleaved form, its integer) to an int32 array of the value's shape. `feasible` is False
-      where the value is the semiring's zero: no assignment counts.
+      An Assignment (value, labels, feasible). `labels` maps each contracted label to an int32
+      array of the value's shape. `feasible` is False where the value is the semiring's zero: no
+      assignment counts.
 
     Example:
       >>> import jax.numpy as jnp
@@ -239,36 +238,28 @@ def best_assignment(
     selective = as_selective(semiring, "best_assignment")
     problem = _problem(equation, operands, selective, ties, accumulate, Winners.LABELS)
     value, coordinates, _ = _solve(problem, optimize, memory_limit, over, progress)
-    labels: list[tuple[Any, Any]] = [
-        (problem.written.get(label, label), i) for label, i in coordinates.items()
-    ]
     result = TropicalResult(value, (), "", selective)
-    return Assignment(value, dict(sorted(labels, key=lambda pair: pair[0])), result.feasible)
+    return Assignment(value, dict(sorted(coordinates.items())), result.feasible)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Problem:
-    """Checked arguments.
-
-    Attributes:
-      written: the integer of each label in the interleaved form.
-    """
+    """Checked arguments."""
 
     equation: str
     operands: list[Any]
     mode: Mode
-    written: Mapping[str, int]
 
 
 def _problem(
-    equation: str | Operand,
+    equation: str,
     operands: Sequence[Operand],
     semiring: Semiring,
     ties: str,
     accumulate: str | None,
     winners: Winners | None = None,
 ) -> _Problem:
-    equation, operands, written = read("tropical_einsum", equation, operands)
+    require_equation_first("tropical_einsum", equation, operands)
     where = f"tropical_einsum {shortened(equation)!r}"
     ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
@@ -291,7 +282,7 @@ def _problem(
             arrays = list(map(widened, arrays))
     shapes = [tuple(x.shape) for x in arrays]
     equation = with_components("tropical_einsum", equation, shapes, semiring)
-    return _Problem(equation, arrays, Mode(semiring, Ties(ties), winners), written.integers)
+    return _Problem(equation, arrays, Mode(semiring, Ties(ties), winners))
 
 
 def _is_accumulated(where: str, accumulate: str | None, dtype: np.dtype) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -14,20 +13,26 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
-from opt_einsum import get_symbol
+from opt_einsum.parser import gen_unused_symbols
 
 from tenferro_jax import plan_einsum
-from tenferro_jax.einsum import Equation, Plan, parse_interleaved
+from tenferro_jax.einsum import Plan
 from tenferro_jax.einsum.einsum_plan import hashable
 from tenferro_jax.einsum.slices import (
     MOST_SLICES,
     Memory,
     byte_count,
-    plan_for,
     slice_lengths,
     with_lengths,
 )
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, TenferroError, shortened
+from tenferro_jax.errors import (
+    DTypeError,
+    InvalidConfig,
+    ShapeError,
+    TenferroError,
+    require_kind,
+    shortened,
+)
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
 from ..algebra.shipped import max_plus
@@ -35,7 +40,7 @@ from ..step.einsum_op import work_dtype
 from .tropical_slices import TropicalPlan
 
 Operand: TypeAlias = ArrayLike | Sequence[object]
-"""An array or data for one; its labels, in the interleaved form; its shape, for a plan."""
+"""An array or data for one; its shape, for a plan."""
 Optimize: TypeAlias = str | bool | Sequence[Sequence[int]]
 """The name of an algorithm, or a path."""
 
@@ -72,7 +77,7 @@ _PLACES = re.compile(
 
 @names_itself
 def plan_tropical_einsum(
-    equation: str | Operand,
+    equation: str,
     *operands: Operand,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
@@ -102,7 +107,7 @@ def plan_tropical_einsum(
       DTypeError: not a dtype.
       InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit
         that no slices reach; the text gives the least possible limit.
-      Unsupported: a memory limit with symbolic sizes, or cotengra if it is not installed.
+      Unsupported: a memory limit with symbolic sizes.
 
     Example:
       >>> print(plan_tropical_einsum("ij,jk,kl->il", (64, 512), (512, 512), (512, 64),
@@ -114,13 +119,13 @@ def plan_tropical_einsum(
       16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
       at most 819200 bytes at once beside the operands
     """
-    equation, arrays, written = read("plan_tropical_einsum", equation, operands)
-    shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(arrays))
+    require_equation_first("plan_tropical_einsum", equation, operands)
+    shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
     if dtype is None:
-        dtype = next((x.dtype for x in arrays if hasattr(x, "dtype")), "float32")
+        dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
     algebra = as_semiring(semiring)
     equation = with_components("plan_tropical_einsum", equation, shapes, algebra)
-    plan = cached_plan(
+    return cached_plan(
         equation,
         shapes,
         _dtype(dtype),
@@ -129,26 +134,6 @@ def plan_tropical_einsum(
         algebra,
         _count(slices),
     )
-    if not written.integers:
-        return plan
-    own = dataclasses.replace(plan.plan.equation, text=written.text)
-    return dataclasses.replace(plan, plan=dataclasses.replace(plan.plan, equation=own))
-
-
-def read(
-    where: str, equation: str | Operand, operands: Sequence[Any]
-) -> tuple[str, Sequence[Operand], Equation]:
-    """Equation and operands of both forms; and the equation as it was written, with the integers of
-    the interleaved form.
-    """
-    no_semiring_among(where, operands)
-    if isinstance(equation, str):
-        return equation, operands, Equation(equation, (), "")
-    terms = operands[: len(operands) - (len(operands) + 1) % 2 : 2]
-    text, arrays = parse_interleaved((equation, *operands))
-    labels = {label for term in terms for label in term if label is not ...}
-    names = Equation(" ".join(map(str, sorted(labels))), (), "")
-    return text, arrays, Equation(names.shown(text), (), "")
 
 
 def _count(slices: object) -> int:
@@ -177,10 +162,8 @@ def with_components(
                 needed=f"first the {semiring.components} components of an entry of {semiring!r}",
             )
     read = plan_einsum(equation, [shape[1:] for shape in shapes], False).equation
-    fresh = (c for c in map(get_symbol, itertools.count()) if c not in equation)
-    own, terms = next(fresh), (*read.inputs, read.output)
-    names = {ord(c): next(fresh) for c in "".join(terms) if c not in equation}  # of an ellipsis
-    *inputs, output = (own + term.translate(names) for term in terms)
+    (own,) = gen_unused_symbols(read.explicit, 1)
+    *inputs, output = (own + term for term in (*read.inputs, read.output))
     return f"{','.join(inputs)}->{output}"
 
 
@@ -225,8 +208,7 @@ def cached_plan(
 ) -> TropicalPlan:
     """`plan_tropical_einsum`, cached."""
     where = f"tropical_einsum {shortened(equation)!r}"
-    find = functools.partial(_ordered, equation, shapes)
-    plan, first = plan_for(find, optimize, memory_limit, dtype.itemsize)
+    plan = _ordered(equation, shapes, optimize)
     if (
         memory_limit is None
         and slices == 1
@@ -240,7 +222,7 @@ def cached_plan(
     memory = Memory(plan, itemsize, work, devices, scratch, winner)
     kept = plan.equation.output[:1] if semiring.components else ""
     require_possible(where, plan, dtype.itemsize, memory_limit)
-    lengths = slice_lengths(where, memory, memory_limit, slices, first, kept)
+    lengths = slice_lengths(where, memory, memory_limit, slices, kept)
     return TropicalPlan(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
 
 
@@ -260,12 +242,15 @@ def _ordered(equation: str, shapes: tuple[tuple[int, ...], ...], optimize: Optim
     return dataclasses.replace(plan, steps=tuple(steps))
 
 
-def no_semiring_among(where: str, operands: Sequence[object]) -> None:
-    """Refuse a semiring that was passed without its keyword.
+def require_equation_first(where: str, equation: object, operands: Sequence[object]) -> None:
+    """Refuse an equation that is no text, and a semiring that was passed without its keyword.
 
     Raises:
+      InvalidConfig: no text.
       DTypeError: one of the operands is a semiring, or its name.
     """
+    needed, fix = "an equation such as 'ij,jk->ik'", "Pass the equation first."
+    require_kind(equation, str, where, needed, fix)
     for x in operands:
         if not isinstance(x, str | type | Semiring):
             continue

@@ -424,10 +424,9 @@ class TropicalPlan(SlicedPlan):
                 "all slices",
             )
         value, labels = finished(mode, found, self.dtype)
-        names = self.plan.equation.integers
-        at: Any = {names.get(label, label): index for label, index in labels.items()}
         counts = value != filled(self.semiring.zero(self.dtype), value.shape)
-        return Assignment(value, at, counts.any(0) if self.semiring.components else counts)
+        feasible = counts.any(0) if self.semiring.components else counts
+        return Assignment(value, dict(labels.items()), feasible)
 
     def __repr__(self) -> str:
         return (

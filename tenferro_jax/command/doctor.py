@@ -15,7 +15,6 @@ from .shared import OK, show
 _OPTIONAL = {
     "flatbuffers": "exported programs",
     "tqdm": "progress bars",
-    "cotengra": "contraction paths of large networks",
     "matplotlib": "pictures of the demo",
 }
 

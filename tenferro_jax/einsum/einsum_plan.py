@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from opt_einsum.paths import get_path_fn, ssa_to_linear
 
 from ..dimensions import SymDim
-from ..errors import InvalidConfig, Unsupported, shortened
+from ..errors import InvalidConfig, shortened
 from ..jax_seam import is_symbolic_dim
 from .notation import Equation, parse_equation
 
@@ -26,8 +26,8 @@ NOMINAL_SIZE = 64
 """The size that planning assumes for a symbolic dimension."""
 
 Optimize: TypeAlias = str | bool | Sequence[Any]
-"""An algorithm of opt_einsum by name, "cotengra", an explicit path of its form, True for "auto", or
-False for the order as written.
+"""An algorithm of opt_einsum by name, an explicit path of its form, True for "auto", or False for
+the order as written.
 """
 
 
@@ -108,7 +108,7 @@ class Plan:
             (
                 str(first + i),
                 ", ".join(map(str, s.operands)),
-                self.equation.shown(s.equation),
+                s.equation,
                 str(s.cost),
                 str(s.size),
             )
@@ -120,7 +120,7 @@ class Plan:
             "  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True))
             for row in (head, *rows)
         ]
-        whole = shortened(self.equation.shown(self.equation.explicit))
+        whole = shortened(self.equation.explicit)
         end = (
             f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, "
             f"equation {whole}"
@@ -139,8 +139,8 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     Args:
       text: the equation.
       shapes: the shape of each operand; symbolic dimensions count as NOMINAL_SIZE.
-      optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or
-        an explicit path such as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
+      optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), or an explicit
+        path such as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
         "auto" above 14 operands tries two orders that sum one label after another and opt_einsum's
         greedy path, until one takes less time than the next search. True means "auto"; False
         contracts from left to right. A path, "optimal", "dp" and False decide about every
@@ -149,7 +149,6 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     Raises:
       InvalidConfig, ShapeError: the equation cannot be read, or does not fit the shapes.
       InvalidConfig: an unknown algorithm, or a path that does not fit.
-      Unsupported: "cotengra" is not installed.
 
     Example:
       >>> [step.equation for step in plan_einsum("ii,ij,jk->k", [(3, 3), (3, 4), (4, 5)]).steps]
@@ -254,7 +253,7 @@ def _path(
     if isinstance(optimize, bool):  # as written
         order: list[tuple[int, ...]] = [(0, last) for last in range(len(terms) - 2, 0, -1)]
         return [(0, 1), *order][: len(terms) - 1]
-    find = _cotengra if optimize == "cotengra" else _algorithm(optimize)
+    find = _algorithm(optimize)
     if len(terms) <= 2:
         return [(0, 1)] if len(terms) == 2 else []
 
@@ -274,28 +273,10 @@ def _algorithm(name: str) -> Any:
         raise InvalidConfig(
             where="einsum, optimize",
             given=repr(name),
-            needed="an algorithm of opt_einsum ('auto', 'optimal', 'dp', 'greedy', ...), "
-            "'cotengra', an explicit path, True or False",
+            needed="an algorithm of opt_einsum ('auto', 'optimal', 'dp', 'greedy', ...), an "
+            "explicit path, True or False",
             fix=f"opt_einsum says: {error.args[0]}",
         ) from error
-
-
-def _cotengra(
-    inputs: Sequence[frozenset[str]],
-    output: frozenset[str],
-    sizes: dict[str, int],
-    memory_limit: None,
-) -> Any:
-    try:
-        import cotengra  # noqa: PLC0415
-    except ImportError as error:
-        raise Unsupported(
-            where="einsum, optimize='cotengra'",
-            given="no package cotengra",
-            needed="cotengra installed",
-            fix="Run: pip install 'tenferro-jax[cotengra]'.",
-        ) from error
-    return cotengra.array_contract_path(inputs, output, sizes, optimize="auto")
 
 
 def hashable(optimize: Optimize) -> str | bool | tuple[tuple[int, ...], ...]:

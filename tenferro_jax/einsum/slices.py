@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jax import lax
 
 from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import is_symbolic_dim
-from .einsum_plan import Optimize, Plan
+from .einsum_plan import Plan
 
 SCRATCH = 1 << 16
 """Bytes for scalars, blocks and alignment."""
@@ -151,10 +151,7 @@ class SlicedPlan:
     def __str__(self) -> str:
         lines = [str(self.plan)]
         if self.slices > 1:
-            names = self.plan.equation.integers
-            parts = " x ".join(
-                f"{count} of {names.get(label, label)}" for label, (count, _) in self.sliced.items()
-            )
+            parts = " x ".join(f"{count} of {label}" for label, (count, _) in self.sliced.items())
             lines.append(
                 f"{self.slices} slices one after another ({parts}), {self.cost} multiplications "
                 f"in all"
@@ -244,7 +241,6 @@ def slice_lengths(
     memory: Memory,
     memory_limit: int | None,
     least: int = 1,
-    first: Sequence[str] = (),
     kept: str = "",
 ) -> dict[str, int]:
     """The length of every label in a slice.
@@ -257,7 +253,6 @@ def slice_lengths(
       memory: of the plan.
       memory_limit: bytes, or None.
       least: slices that are wanted, one for each device, if there are so many entries.
-      first: labels to cut into single entries before.
       kept: labels that stay whole; all do if one has no entries.
 
     Raises:
@@ -276,7 +271,7 @@ def slice_lengths(
         )
     if 0 in whole.values():
         kept = "".join(whole)  # a step over nothing has its own result in no slice
-    lengths = whole | {label: 1 for label in first if label not in kept}
+    lengths = dict(whole)
     if memory_limit is not None:
         _shorten(where, memory, lengths, memory_limit, kept)
 
@@ -339,29 +334,3 @@ def _part(length: int, count: int) -> int:
 def _shorter(length: int) -> int:
     """The largest proper divisor."""
     return next((length // d for d in range(2, math.isqrt(length) + 1) if length % d == 0), 1)
-
-
-def plan_for(
-    find: Callable[[Optimize], Plan], optimize: Optimize, memory_limit: int | None, itemsize: int
-) -> tuple[Plan, Sequence[str]]:
-    """The plan by an algorithm, and labels to slice first: for a limit cotengra chooses both.
-
-    Args:
-      find: a plan by an algorithm or a path.
-      optimize: the algorithm or path.
-      memory_limit: bytes, or None.
-      itemsize: bytes of an entry.
-    """
-    if optimize != "cotengra" or memory_limit is None:
-        return find(optimize), ()
-    try:
-        import cotengra  # noqa: PLC0415
-    except ImportError:
-        return find(optimize), ()  # raises the error with the package to install
-    plan = find("greedy")
-    terms = [tuple(dict.fromkeys(term)) for term in plan.terms]
-    tree = cotengra.array_contract_tree(
-        terms, tuple(plan.equation.output), dict(plan.sizes), optimize="auto"
-    )
-    tree = tree.slice_and_reconfigure(target_size=max(memory_limit // itemsize, 1))
-    return find(tuple(map(tuple, tree.get_path()))), tuple(tree.sliced_inds)

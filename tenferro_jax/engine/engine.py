@@ -1,7 +1,7 @@
 """Compile a graph once for each set of sizes, run it many times.
 
-Graph -> ExecProgram: cut the nodes into segments at host calls, find last uses, compile. A host-only
-node needs the values of its inputs, so it stands between segments.
+Graph -> ExecProgram: cut the nodes into segments at host calls, find last uses, compile. A
+host-only node needs the values of its inputs, so it stands between segments.
 """
 
 from __future__ import annotations

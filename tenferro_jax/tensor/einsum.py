@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,7 @@ from jax.typing import ArrayLike, DTypeLike
 from ..dimensions import SymDim
 from ..einsum.einsum_plan import Optimize, Plan, hashable, plan_einsum
 from ..einsum.interpreter import run_plan, run_step, transposed
-from ..einsum.notation import parse_interleaved
-from ..errors import DTypeError
+from ..errors import DTypeError, require_kind
 from ..jax_seam import is_symbolic_dim
 from ..ops.contraction import DotGeneral, precision_names
 from ..ops.fields import Precision
@@ -23,13 +22,10 @@ from ..shapes import as_array, canonical_dtype
 from .record import NUMBERS, Handle, is_number, number
 from .tensor import recorded
 
-Operand: TypeAlias = Handle | ArrayLike | Sequence[object]
-"""A tensor, or data; or the labels of the one before it."""
-
 
 def einsum(
-    equation: str | Operand,
-    *operands: Operand,
+    equation: str,
+    *operands: Handle | ArrayLike,
     optimize: Optimize = "auto",
     precision: jax.lax.PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
@@ -41,14 +37,13 @@ def einsum(
     Args:
       equation: as in NumPy: "ij,jk->ik"; without "->" the labels that appear once, in alphabetical
         order; a label twice in one term takes the diagonal; "..." are axes that broadcast, and a
-        label of size 1 broadcasts too. Or NumPy's interleaved form, instead of equation and
-        operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
+        label of size 1 broadcasts too.
       *operands: any number of arrays, tracers, numbers or lazy tensors, also mixed. NumPy and
         Python data are converted as in `jax.numpy`. Dtypes promote as `jax.numpy` does by default;
         integers are summed in their own dtype; for booleans the sum is "or", the product
         "and".
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp",
-        "greedy", ...), "cotengra", or an explicit path; see `plan_einsum`. True means "auto", False
+        "greedy", ...), or an explicit path; see `plan_einsum`. True means "auto", False
         the order as written.
       precision: of the dot products, as in `jax.numpy.einsum`: a `jax.lax.Precision` or its name, a
         pair of them, or a `jax.lax.DotAlgorithmPreset` or its name.
@@ -59,14 +54,11 @@ def einsum(
       An array, or a TracedTensor if an operand is one.
 
     Raises:
-      InvalidConfig: the equation cannot be read; the text points at the character; another number
-        of operands than of terms; or an unknown algorithm or precision, or a path that does not
-        fit.
-      ShapeError: a rank or a size does not fit, or two symbolic sizes may
-        not be equal.
+      InvalidConfig: the equation cannot be read; another number of operands than of terms; or an
+        unknown algorithm or precision, or a path that does not fit.
+      ShapeError: a rank or a size does not fit, or two symbolic sizes may not be equal.
       DTypeError: not arrays, an unknown dtype, a real dtype for complex operands, or
         integers or a dtype that need 64 bits while 64-bit types are off.
-      Unsupported: "cotengra" is not installed.
 
     Gradient: of any order, forward and reverse, through standard ops.
 
@@ -77,11 +69,8 @@ def einsum(
       >>> a = jnp.arange(4.0).reshape(2, 2)
       >>> einsum("ij,jk,kk->i", a, a, a).tolist()
       [9.0, 33.0]
-      >>> einsum(a, [0, 1], a, [1, 1], [0]).tolist()
-      [3.0, 9.0]
     """
-    if not isinstance(equation, str):
-        equation, operands = parse_interleaved((equation, *operands))
+    require_kind(equation, str, "einsum", "text such as 'ij,jk->ik'", "Pass the equation first.")
     names, result = precision_names(precision), _result_dtype(preferred_element_type)
     values: list[Any] = [
         x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}")

@@ -5,7 +5,6 @@ refusals.
 import collections
 import itertools
 import math
-import sys
 
 import jax.export
 import networkx as nx
@@ -18,9 +17,8 @@ from scipy.spatial import Delaunay
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import einsum_plan as plan_module
-from tenferro_jax.einsum import parse_equation, parse_interleaved
-from tenferro_jax.einsum.notation import axis_label
-from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.einsum import parse_equation
+from tenferro_jax.errors import InvalidConfig, ShapeError
 
 from ..helpers import each_ends_in, ends_in, python
 
@@ -169,20 +167,6 @@ def test_plans_are_values():
     assert lines[2] == "24 multiplications, at most 8 entries at once, equation ij,jk->ik"
 
 
-def test_cotengra_plans():
-    pytest.importorskip("cotengra")
-    assert plan_einsum(CHAIN, SHAPES, "cotengra").cost == plan_einsum(CHAIN, SHAPES, "optimal").cost
-
-
-def test_cotengra_is_named_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cotengra", None)
-    ends_in(
-        lambda: plan_einsum(CHAIN, SHAPES, "cotengra"),
-        Unsupported,
-        r"pip install 'tenferro-jax\[cotengra\]'",
-    )
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -229,52 +213,23 @@ def test_every_symbol_of_opt_einsum_is_a_label_up_to_surrogates():
     assert parsed.output == "".join(sorted(symbols))
 
 
-@pytest.mark.parametrize(
-    "character", "0_;\t\n\x00\x7f\x85\xa0\xb2\ud800" + axis_label(10) + "\U0010ffff"
-)
+@pytest.mark.parametrize("character", "0_;\t\n\x00\x7f\x85\xa0\xb2\ud800")
 def test_what_is_no_label(character):
-    ends_in(
-        lambda: parse_equation(f"i{character}->i"),
-        InvalidConfig,
-        "character 1: given the character",
-    )
+    ends_in(lambda: parse_equation(f"i{character}->i"), InvalidConfig, "given the character")
 
 
-def test_axes_of_an_ellipsis_have_labels_that_nobody_writes():
-    labels = {axis_label(i) for i in range(64)}
-    assert len(labels) == 64
-    assert labels.isdisjoint(get_symbol(i) for i in range(60_000))
-    many = "".join(get_symbol(i + 52) for i in range(64))
+def test_axes_of_an_ellipsis_have_labels_of_their_own():
+    many = "".join(get_symbol(i) for i in range(64))
     assert len(set(parse_equation(f"...{many}->...", (128,)).inputs[0])) == 128
 
 
-@given(st.lists(st.lists(st.integers(0, 51), max_size=4), min_size=1, max_size=3), st.booleans())
-def test_the_interleaved_form_is_numpys(terms, explicit):
-    ones = [np.ones([label % 5 + 1 for label in term]) for term in terms]
-    output = [sorted({label for term in terms for label in term}, reverse=True)] if explicit else []
-    arguments = [part for pair in zip(ones, terms, strict=True) for part in pair] + output
-    equation, operands = parse_interleaved(arguments)
-    assert all(given is kept for given, kept in zip(ones, operands, strict=True))
-    assert np.einsum(equation, *operands).shape == np.einsum(*arguments).shape
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], [1], [1, 2], [1, "ab"], [1, [0.5]], [1, [0, -1]], [1, [0], [None]]]
-)
-def test_what_is_no_interleaved_form(arguments):
-    ends_in(lambda: parse_interleaved(arguments), InvalidConfig, "Pass the equation first")
-
-
 @given(st.text("ab,->. 1", max_size=8))
-def test_any_text_is_read_or_refused_with_a_pointer(text):
+def test_any_text_is_read_or_refused(text):
     try:
         parsed = parse_equation(text)
-    except InvalidConfig as error:
-        message = str(error)
-    else:
-        message = "^"
-        assert set(parsed.output) <= set("".join(parsed.inputs))
-    assert "^" in message
+    except InvalidConfig:
+        return
+    assert set(parsed.output) <= set("".join(parsed.inputs))
 
 
 def test_sizes():

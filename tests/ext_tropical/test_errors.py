@@ -3,7 +3,6 @@
 import functools
 import inspect
 import itertools
-import pickle
 import re
 
 import jax
@@ -32,7 +31,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, TenferroE
 from tenferro_jax.extension.registry import require_extension_factory
 from tenferro_jax.payload_text import payload_json
 
-from ..helpers import ends_in, equal
+from ..helpers import ends_in
 from .judges import refusals
 
 A, B = np.ones((2, 3)), np.ones((3, 4))
@@ -67,8 +66,7 @@ def test_what_is_no_step(equation, column, text):
 
 
 test_refusals = refusals(
-    (InvalidConfig, "labels of operand 0: given ndarray", lambda: tropical_einsum(A, A, B)),
-    (InvalidConfig, "labels of operand 1: given int", lambda: tropical_einsum(A, [0, 1], B, 3)),
+    (InvalidConfig, "^tropical_einsum: given array", lambda: tropical_einsum(A, A, B)),
     (
         ShapeError,
         "operand 2, axis 0: given label 'k' of size 2, and of size 4 before, in operand 1",
@@ -201,7 +199,7 @@ def test_wrong_numbers_of_operands(call):
                 InvalidConfig,
                 f"given {len(given)} operands?; needed {equation.count(',') + 1}",
             )
-    ends_in(lambda: call(A), InvalidConfig, "not text")
+    ends_in(lambda: call(A), InvalidConfig, "Pass the equation first")
 
 
 def test_unknown_semirings_are_told_the_known():
@@ -223,10 +221,7 @@ def test_unknown_semirings_are_told_the_known():
 )
 def test_a_semiring_among_the_operands_is_named(call, semiring):
     ends_in(
-        (
-            lambda: call(*arguments)
-            for arguments in (("ij,jk->ik", A, B, semiring), (A, [0, 1], B, [1, 2], semiring))
-        ),
+        lambda: call("ij,jk->ik", A, B, semiring),
         DTypeError,
         r"given the semiring (\S+) among the operands; .* Pass it by keyword: "
         r"semiring=\1\.",
@@ -421,49 +416,3 @@ def test_every_error_begins_with_the_call(name, equation, operands, options):
     assert str(error).startswith(f"{error.where}: given {error.given}")
     rest = error.where[len(place) :]
     assert not re.search(r"einsum|tenferro|assignment|equation", rest), error.where
-
-
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize(
-    "arguments", [(X, [0, 1], X, [1, 2], [0, 2]), (X, [0, -1]), (X, 3), (X, X, Y)]
-)
-def test_interleaved_calls_have_the_name_alone(name, arguments):
-    call = CALLS[name]
-    error = ends_in(lambda: call(*arguments), TenferroError)
-    assert re.match(rf"{call.__name__}(, (labels|operand) .*)?$", error.value.where)
-
-
-def test_plans_speak_the_labels_that_were_written():
-    rng = np.random.default_rng(0)
-    a, b, c = (
-        rng.integers(0, 9, shape).astype(np.float32) for shape in ((8, 64), (64, 64), (64, 9))
-    )
-    written = (a, [3, 7], b, [7, 20], c, [20, 4], [3, 4])
-    plan = plan_tropical_einsum(*written, slices=4)
-    assert plan.slices > 1
-    for text in (str(plan), str(pickle.loads(pickle.dumps(plan)))):
-        assert "equation 3 7,7 20,20 4->3 4" in text
-        assert re.search(r" of (7|20)\b", text)
-        assert not re.search(r"\b[abcd]{1,2}(,|->)|of [abcd]\b", text)
-    assert "'3 7,7 20,20 4->3 4'" in repr(plan)
-    ends_in(lambda: plan.run(0, a), InvalidConfig, r"^run of a plan of '3 7,7 20,20 4->3 4'")
-    found = plan.merge([plan.run(i, a, b, c, labels=True) for i in range(plan.slices)])
-    best = (a[:, :, None, None] + b[None, :, :, None] + c[None, None, :, :]).max((1, 2))
-    np.testing.assert_array_equal(found.value, best)
-    wanted = best_assignment(*written).labels
-    assert found.labels.keys() == wanted.keys() == {7, 20}
-    equal(*((found.labels[label], index) for label, index in wanted.items()))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "equation"),
-    [
-        (("ij,jk->ik", X, Y), "ij,jk->ik"),
-        ((X, [0, 1], Y, [1, 2]), "0 1,1 2->0 2"),
-        ((X, [11, 1], Y, [1, 10], [10, 11]), "11 1,1 10->10 11"),
-        ((X, [0, 1], []), "0 1->"),
-        ((X, [0, 1], Y, [1, 2], Y, [1, 2], []), "0 1,1 2,1 2->"),
-    ],
-)
-def test_the_equation_of_a_plan(arguments, equation):
-    assert str(plan_tropical_einsum(*arguments)).splitlines()[-2].endswith(f"equation {equation}")

@@ -1,6 +1,5 @@
 """What graphs look like: their text and their pictures."""
 
-import itertools
 import re
 
 import jax
@@ -14,7 +13,6 @@ from tenferro_jax import trace
 from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.graph.graph import bodies
 from tenferro_jax.graph.pictures import LOOKS, kind_of
-from tenferro_jax.ops import analytic, arithmetic
 from tenferro_jax.ops.analytic import Sin
 from tenferro_jax.ops.vocabulary import VOCABULARY
 
