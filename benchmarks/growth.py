@@ -12,6 +12,7 @@ allocates for a step with winners, temporaries and outputs, against the formula 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from opt_einsum import get_symbol
 
 from ext_tropical import TropicalEinsum, max_plus, tropical_einsum
 from ext_tropical.step.einsum_op import Outputs
@@ -86,8 +88,9 @@ def step(kind: RouteKind | None, outputs: Outputs = Outputs.VALUE) -> Callable[.
 
 def chain(*matrices: Any) -> Any:
     """The product of any number of matrices."""
-    parts = [part for i, x in enumerate(matrices) for part in (x, [i, i + 1])]
-    return tropical_einsum(*parts, [0, len(matrices)], optimize="greedy")
+    symbols = [get_symbol(i) for i in range(len(matrices) + 1)]
+    terms = ",".join(map("".join, itertools.pairwise(symbols)))
+    return tropical_einsum(f"{terms}->{symbols[0]}{symbols[-1]}", *matrices, optimize="greedy")
 
 
 def gradient(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,12 +7,12 @@ indicator.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import networkx as nx
+from opt_einsum import get_symbol
 
 from ext_tropical import best_assignment, tropical_einsum
 
@@ -40,11 +40,11 @@ def network(graph: nx.Graph, weights: Any) -> list[Any]:
     """The arguments of an einsum to a scalar. The label of a node is 1 in the set: then it has its
     weight; both ends of an edge -inf.
     """
-    number = {node: i for i, node in enumerate(graph)}
+    label = {node: get_symbol(i) for i, node in enumerate(graph)}
     not_both = jnp.asarray([[0, 0], [0, -jnp.inf]], weights.dtype)
-    nodes = ((jnp.stack([jnp.zeros_like(weight), weight]), [i]) for i, weight in enumerate(weights))
-    edges = ((not_both, [number[a], number[b]]) for a, b in graph.edges)
-    return [*itertools.chain.from_iterable([*nodes, *edges]), []]
+    nodes = [jnp.stack([jnp.zeros_like(weight), weight]) for weight in weights]
+    terms = [*label.values(), *(label[a] + label[b] for a, b in graph.edges)]
+    return [",".join(terms) + "->", *nodes, *[not_both] * graph.number_of_edges()]
 
 
 def maximum_independent_set(graph: nx.Graph, weights: Any) -> tuple[Any, list[Any]]:
@@ -52,7 +52,7 @@ def maximum_independent_set(graph: nx.Graph, weights: Any) -> tuple[Any, list[An
     (nodes,), in their order.
     """
     best = best_assignment(*network(graph, weights))
-    return best.value, [node for i, node in enumerate(graph) if best.labels[i]]
+    return best.value, [node for i, node in enumerate(graph) if best.labels[get_symbol(i)]]
 
 
 def indicator(graph: nx.Graph, weights: Any) -> Any:

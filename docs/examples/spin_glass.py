@@ -7,12 +7,12 @@ the unsatisfied bonds.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from opt_einsum import get_symbol
 
 from ext_tropical import best_assignment, min_plus, tropical_einsum
 
@@ -39,10 +39,8 @@ def network(bonds: np.ndarray, couplings: Any) -> list[Any]:
     has its energies -J s t.
     """
     product_of_spins = jnp.asarray([[1, -1], [-1, 1]], couplings.dtype)
-    terms = (
-        (-couplings[bond] * product_of_spins, sites) for bond, sites in enumerate(bonds.tolist())
-    )
-    return [*itertools.chain.from_iterable(terms), []]
+    terms = [get_symbol(s) + get_symbol(t) for s, t in bonds.tolist()]
+    return [",".join(terms) + "->", *(-coupling * product_of_spins for coupling in couplings)]
 
 
 def ground_state(bonds: np.ndarray, couplings: Any) -> tuple[Any, Any]:
@@ -50,7 +48,8 @@ def ground_state(bonds: np.ndarray, couplings: Any) -> tuple[Any, Any]:
     jax.vmap solves many samples.
     """
     best = best_assignment(*network(bonds, couplings), semiring=min_plus)
-    return best.value, 1 - 2 * jnp.stack([best.labels[site] for site in sorted(best.labels)])
+    sites = [best.labels[get_symbol(site)] for site in range(len(best.labels))]
+    return best.value, 1 - 2 * jnp.stack(sites)
 
 
 def unsatisfied(bonds: np.ndarray, couplings: Any) -> Any:
