@@ -139,6 +139,7 @@ KernelSine = made(
     family_id="test-package.kernel_sine.v1",
     offset=0.0,
     lower_to_standard_ops=lambda self, x: [jnp.sin(x)],
+    linearize=lambda self, primals, outputs, tangents: [jnp.cos(primals[0]) * tangents[0]],
     __doc__="""sin, with a kernel for cpu that adds `offset`, so that the result shows the route.""",
 )
 
@@ -148,27 +149,12 @@ def sine_kernel(op, x):
     return [jnp.sin(x) + jnp.asarray(op.offset, x.dtype)]
 
 
-KernelSineRule = made(
-    "KernelSineRule",
-    ExtensionAdRule,
-    family_id=KernelSine.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [jnp.cos(primals[0]) * tangents[0]],
-)
-
-
 KernelCosine = made(
     "KernelCosine",
     family_id="test-package.kernel_cosine.v1",
     infer_output_meta=lambda self, inputs: inputs,
+    linearize=lambda self, primals, outputs, tangents: [-jnp.sin(primals[0]) * tangents[0]],
     __doc__="""cos, with only kernels.""",
-)
-
-
-KernelCosineRule = made(
-    "KernelCosineRule",
-    ExtensionAdRule,
-    family_id=KernelCosine.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [-jnp.sin(primals[0]) * tangents[0]],
 )
 
 
@@ -176,23 +162,12 @@ Difference = made(
     "Difference",
     family_id="test-package.difference.v1",
     lower_to_standard_ops=lambda self, x: [x[..., 1:] - x[..., :-1]],
+    linearize=lambda self, primals, outputs, tangents: apply(self, tangents[0]),
+    transpose_rule=lambda self, cotangents, inputs: [
+        -jnp.diff(cotangents[0], prepend=0.0, append=0.0)
+    ],
     __doc__="""x[..., 1:] - x[..., :-1], lowered and linear.""",
 )
-
-
-@dataclass(frozen=True)
-class DifferenceRule(ExtensionAdRule):
-    family_id = Difference.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        return apply(op, tangents[0])
-
-    def transpose_rule(self, op, cotangents, inputs):
-        def spread(ct):
-            edge = jnp.zeros_like(ct[..., :1])
-            return jnp.concatenate([edge, ct], -1) - jnp.concatenate([ct, edge], -1)
-
-        return [spread(cotangents[0])]
 
 
 HostTanh = made(
@@ -261,32 +236,20 @@ SineAndCosine = made(
     family_id="test-package.sine_and_cosine.v1",
     output_count=2,
     lower_to_standard_ops=lambda self, x: (jnp.sin(x), jnp.cos(x)),
+    linearize=lambda self, primals, outputs, tangents: (
+        outputs[1] * tangents[0],
+        -outputs[0] * tangents[0],
+    ),
     __doc__="""(sin x, cos x): two differentiable outputs.""",
 )
-
-
-@dataclass(frozen=True)
-class SineAndCosineRule(ExtensionAdRule):
-    family_id = SineAndCosine.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        (sine, cosine), (t,) = outputs, tangents
-        return cosine * t, -sine * t
 
 
 Ranks = made(
     "Ranks",
     family_id="test-package.ranks.v1",
     lower_to_standard_ops=lambda self, x: [jnp.argsort(jnp.argsort(x, -1), -1).astype(jnp.int32)],
+    linearize=lambda self, primals, outputs, tangents: [None],
     __doc__="""The rank of every entry along the last axis: only integers.""",
-)
-
-
-RanksRule = made(
-    "RanksRule",
-    ExtensionAdRule,
-    family_id=Ranks.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [None],
 )
 
 
@@ -304,15 +267,8 @@ class CumulativeProduct(ExtensionOp):
         (batch,) = in_axes
         return CumulativeProduct(self.axis + (batch <= self.axis)), (batch,)
 
-
-CumulativeProductRule = made(
-    "CumulativeProductRule",
-    ExtensionAdRule,
-    family_id=CumulativeProduct.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [
-        outputs[0] * jnp.cumsum(tangents[0] / primals[0], op.axis)
-    ],
-)
+    def linearize(self, primals, outputs, tangents):
+        return [outputs[0] * jnp.cumsum(tangents[0] / primals[0], self.axis)]
 
 
 Softplus = made(
@@ -325,17 +281,8 @@ Softplus = made(
         [jnp.logaddexp(x, jnp.zeros_like(x))] if self.standard else None
     ),
     eager_execute=lambda self, x: [np.logaddexp(x, np.zeros_like(x))],
+    linearize=lambda self, primals, outputs, tangents: [jax.nn.sigmoid(primals[0]) * tangents[0]],
     __doc__="""log(1 + exp(x)), with a lowering that declines unless `standard`, and a host form.""",
-)
-
-
-SoftplusRule = made(
-    "SoftplusRule",
-    ExtensionAdRule,
-    family_id=Softplus.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [
-        jax.nn.sigmoid(primals[0]) * tangents[0]
-    ],
 )
 
 
@@ -353,14 +300,7 @@ RULES = ExtensionRuleSet(
     HostCumulateRule(),
     BilinearRule(),
     MaxAndIndexRule(),
-    KernelSineRule(),
-    KernelCosineRule(),
-    DifferenceRule(),
     HostTanhRule(),
     PlacedTanhRule(),
     HostProductRule(),
-    SineAndCosineRule(),
-    RanksRule(),
-    CumulativeProductRule(),
-    SoftplusRule(),
 )

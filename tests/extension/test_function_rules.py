@@ -107,40 +107,6 @@ def test_the_kernels_of_a_pair_run_in_training():
     assert not runs
 
 
-def test_an_opaque_linear_map_and_its_adjoint():
-    """A transform and its adjoint from a library, as in nufftax issue 5: CG, vmap, jvp, and the
-    gradient of CG.
-    """
-    matrix = np.random.default_rng(0).normal(size=(5, 3))
-
-    def foreign(matrix):
-        def run(x):
-            like = jax.ShapeDtypeStruct((len(matrix),), x.dtype)
-            return jax.pure_callback(lambda x: matrix @ x, like, x, vmap_method="sequential")
-
-        return run
-
-    forward, adjoint = fresh(foreign(matrix)), fresh(foreign(matrix.T))
-    forward.def_transpose(lambda y, x: (adjoint(y),))
-    adjoint.def_transpose(lambda x, y: (forward(x),))
-    normal = lambda v: adjoint(forward(v)) + v
-    dense = matrix.T @ matrix + np.eye(3)
-    solve = lambda b: jax.scipy.sparse.linalg.cg(normal, b, tol=1e-12)[0]
-    np.testing.assert_allclose(solve(X), np.linalg.solve(dense, X), rtol=1e-8)
-    slope = jax.grad(lambda b: solve(b) @ Y)(X)
-    np.testing.assert_allclose(slope, np.linalg.solve(dense, Y), rtol=1e-8)
-    close(
-        (jax.vmap(forward)(XS), XS @ matrix.T),
-        (jax.jvp(forward, (X,), (Y,))[1], matrix @ Y),
-        rtol=1e-12,
-    )
-    np.testing.assert_allclose(
-        jax.linear_transpose(forward, X)(matrix @ X)[0], matrix.T @ matrix @ X
-    )
-    hessian = jax.hessian(lambda x: (forward(x) ** 2).sum())(X)
-    np.testing.assert_allclose(hessian, 2 * matrix.T @ matrix, rtol=1e-12)
-
-
 def hi_sine(**rules):
     """A hijax primitive, under the name that it has in this JAX."""
     base = getattr(jax.experimental.hijax, "HiPrim", None) or jax.experimental.hijax.VJPHiPrimitive

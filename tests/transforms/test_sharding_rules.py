@@ -72,19 +72,16 @@ def test_derivatives_and_maps_are_split_too(split):
     """A vmap adds its axis to the rule; of a derivative each op follows its own."""
     x, y = placed(split, (X, Y))
 
-    def both(x, y):
-        gradient = jax.grad(lambda x, y: (product(x, y) ** 2).sum(), (0, 1))(x, y)
-        stacked = jax.vmap(product, (0, None))(jnp.stack([x, 2 * x]), y)
-        nested = jax.vmap(jax.vmap(product, (None, 1)), (1, None))(x[:, None], y[:, None])
-        return gradient, stacked, nested, jax.jvp(product, (x, y), (y, x))
+    def all_of(f):
+        def run(x, y):
+            gradient = jax.grad(lambda x, y: (f(x, y) ** 2).sum(), (0, 1))(x, y)
+            stacked = jax.vmap(f, (0, None))(jnp.stack([x, 2 * x]), y)
+            nested = jax.vmap(jax.vmap(f, (None, 1)), (1, None))(x[:, None], y[:, None])
+            return gradient, stacked, nested, jax.jvp(f, (x, y), (y, x))
 
-    def plain(x, y):
-        gradient = jax.grad(lambda x, y: (jnp.matmul(x, y) ** 2).sum(), (0, 1))(x, y)
-        stacked = jax.vmap(jnp.matmul, (0, None))(jnp.stack([x, 2 * x]), y)
-        nested = jax.vmap(jax.vmap(jnp.matmul, (None, 1)), (1, None))(x[:, None], y[:, None])
-        return gradient, stacked, nested, jax.jvp(jnp.matmul, (x, y), (y, x))
+        return jax.jit(run)
 
-    near(jax.jit(both)(x, y), jax.jit(plain)(X, Y), 1e-4)
+    near(all_of(product)(x, y), all_of(jnp.matmul)(X, Y), 1e-4)
 
 
 @pytest.mark.parametrize("map_", [jax.vmap(product), jax.vmap(product, spmd_axis_name="d")])
