@@ -47,7 +47,7 @@ from .measure import alternating, header, installed, threads_at_work
 class Case(NamedTuple):
     """One contraction step: (batch, rows, contracted) by (batch, contracted, columns). Of bool
     under or_and; with NaN in its name one entry of 100 is NaN. A sum modulo N is "mod", or "matmul"
-    where the semiring has JAX's product; "ways" are pairs of the best and how many.
+    where the semiring has JAX's product.
     """
 
     name: str
@@ -104,34 +104,7 @@ class ByMatmul(Modulo):
         return jnp.matmul(x, y) % N
 
 
-@register_semiring
-@dataclasses.dataclass(frozen=True, repr=False)
-class Ways(Semiring):
-    """The best, and how many."""
-
-    id = "benchmarks.ways.v1"
-    dtypes = ("float32",)
-    components = 2
-
-    def times(self, x: Any, y: Any) -> Any:
-        """The product."""
-        return x[0] + y[0], x[1] * y[1]
-
-    def plus(self, x: Any, y: Any) -> Any:
-        """The sum."""
-        best = jnp.maximum(x[0], y[0])
-        return best, jnp.where(x[0] == best, x[1], 0) + jnp.where(y[0] == best, y[1], 0)
-
-    def zero(self, dtype: np.dtype) -> np.ndarray:
-        """Of plus."""
-        return np.array([-np.inf, 0], dtype)
-
-    def one(self, dtype: np.dtype) -> np.ndarray:
-        """Of times."""
-        return np.array([0, 1], dtype)
-
-
-SUMS: dict[str, Semiring] = {"mod": Modulo(), "matmul": ByMatmul(), "ways": Ways()}
+SUMS: dict[str, Semiring] = {"mod": Modulo(), "matmul": ByMatmul()}
 
 
 def cases() -> list[Case]:
@@ -156,7 +129,7 @@ def cases() -> list[Case]:
     bits = [c._replace(dtype="bool") for c in both]
     sums = [
         Case(f"{n}", 1, n, n, n, dtype, what)
-        for what, dtype in (("mod", "int32"), ("matmul", "int32"), ("ways", "float32"))
+        for what, dtype in (("mod", "int32"), ("matmul", "int32"))
         for n in (64, 256)
     ]
     numbers = squares + shapes + doubles + integers + winners + gradients
@@ -170,7 +143,6 @@ TOY = [
     Case("toy NaN", 1, 20, 30, 20),
     Case("toy", 1, 20, 30, 20, "bool", "winner"),
     Case("7", 1, 7, 7, 7, "int32", "mod"),
-    Case("7", 1, 7, 7, 7, "float32", "ways"),
 ]
 
 
@@ -210,10 +182,6 @@ def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
         left, right = a[..., :, :, None], b[..., None, :, :]
         if case.what in ("mod", "matmul"):
             return (left * right).sum(2) % N
-        if case.what == "ways":
-            scores, ways = left[0] + right[0], left[1] * right[1]
-            best = scores.max(2)
-            return jnp.stack([best, jnp.where(scores == best[:, :, None], ways, 0).sum(2)])
         candidates = left & right if case.dtype == "bool" else left + right
         return (
             (candidates.max(2), candidates.argmax(2))
@@ -329,8 +297,6 @@ def measured(case: Case, repeats: int) -> dict[str, float]:
         a, b = (jnp.asarray(x.astype(case.dtype)) for x in numbers)
         if case.what in ("mod", "matmul"):
             a, b = a % N, b % N
-        if case.what == "ways":
-            a, b = (jnp.stack([jnp.round(x / 50), jnp.ones_like(x)]) for x in (a, b))
         made: dict[str, Any] = {
             "native": ours(case, RouteKind.KERNEL, a, b),
             "xla": ours(case, RouteKind.LOWERING, a, b),

@@ -64,7 +64,7 @@ INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 LONGEST = 600
 LONGER = {"tenferro_jax/graph/primitives.py", "tenferro_jax/jax_seam.py"}
 """Files that may be longer: a table, and all contact with JAX internals."""
-OPTIONAL = {"tqdm", "pytest"}
+OPTIONAL = {"pytest"}
 
 
 @functools.cache

@@ -2,8 +2,8 @@
 
 A semiring is a frozen value. "times" makes a candidate from two entries, "plus" makes one value of
 all candidates. In selective semirings plus keeps the better of two candidates; they share one
-einsum op with winners and gradients. All others but log_sum_exp share one without: sums modulo n,
-polynomials, pairs. Authors write a semiring as a frozen dataclass and register it.
+einsum op with winners and gradients. All others but log_sum_exp share one without, such as sums
+modulo n. Authors write a semiring as a frozen dataclass and register it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -42,9 +42,6 @@ class Semiring:
     Attributes:
       id: `<package>.<name>.v<n>`, the identity in payloads and exported programs.
       dtypes: names of the dtypes that operands may have.
-      components: 0 if an entry is a number. n if it is n numbers, the first axis of operands and
-        results; then times and plus take and return tuples of n arrays, and zero and one have n
-        numbers. Only where plus does not select.
       native_number: the semiring's number in `step/native/problem.h`, where the library of this
         package has it; else None. A subclass does not inherit it, because it may compute otherwise.
 
@@ -72,7 +69,6 @@ class Semiring:
 
     id: ClassVar[str] = ""
     dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTEGERS)
-    components: ClassVar[int] = 0
     native_number: ClassVar[int | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -216,28 +212,6 @@ def _extreme(dtype: np.dtype, infinity: float, name: str) -> np.ndarray:
     return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)
 
 
-def whole_times(semiring: Semiring, x: ArrayLike, y: ArrayLike) -> jax.Array:
-    """times of arrays whose first axis has the components of an entry, if there are some."""
-    return _whole(semiring, semiring.times, x, y)
-
-
-def whole_plus(semiring: Semiring, x: ArrayLike, y: ArrayLike) -> jax.Array:
-    """plus of such arrays."""
-    return _whole(semiring, semiring.plus, x, y)
-
-
-def _whole(semiring: Semiring, method: Callable[..., jax.Array], *arrays: ArrayLike) -> jax.Array:
-    if not semiring.components:
-        return method(*arrays)
-    return jnp.stack(method(*map(tuple, arrays)))  # type: ignore[arg-type]
-
-
-def filled(value: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
-    """An array with the same entry everywhere; its components are on the first axis."""
-    entry = np.asarray(value)
-    return jnp.full(shape, entry.reshape(entry.shape + (1,) * (len(shape) - entry.ndim)))
-
-
 # --- which semirings there are, and whether their methods return what is needed -----------------
 
 
@@ -328,14 +302,14 @@ def as_semiring(value: object) -> Semiring:
 
 
 def _registered(value: object) -> Semiring:
-    if isinstance(value, type) and value in _classes.values():
-        return wellformed(_with_defaults(value))
     if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
         return wellformed(value)
+    if isinstance(value, type) and value in _classes.values():
+        value = value.id  # type: ignore[attr-defined]
     names = [id for id in _classes if value in (id, parse_family_id(id).op)]
     found = [id for id in names if id == value or _is_ours(id)] or names  # our names stay ours
     if len(found) == 1:
-        return wellformed(_with_defaults(_classes[found[0]]))
+        return wellformed(_found(SemiringKey(found[0])))
     raise _unknown(repr(value), found)
 
 
@@ -371,23 +345,6 @@ def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
         needed=f"a registered semiring: {shared if len(sharing) > 1 else names}",
         fix="Pass the value or its name; decorate your own class with @register_semiring.",
     )
-
-
-def _with_defaults(cls: Any) -> Semiring:
-    """The semiring of a registered class whose parameters all have a default."""
-    if missing := [
-        f.name
-        for f in dataclasses.fields(cls)
-        if f.default is f.default_factory is dataclasses.MISSING
-    ]:
-        raise InvalidConfig(
-            where=f"semiring {cls.id}",
-            given=f"{cls.__name__} without its parameter{'s' * (len(missing) > 1)} "
-            f"{', '.join(missing)}",
-            needed="a value for each parameter that has no default",
-            fix=f"Pass semiring={cls.__name__}({', '.join(f'{name}=...' for name in missing)}).",
-        )
-    return cls()
 
 
 def as_selective(value: object, wanted: str) -> SelectiveSemiring:
@@ -500,12 +457,6 @@ def _problem_of(semiring: Semiring, dtype: np.dtype | None = None) -> str:
     dtypes, known = semiring.dtypes, (*FLOATS, *INTEGERS, "bool")
     if not isinstance(dtypes, tuple) or not dtypes or not all(name in known for name in dtypes):
         return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(known)} is needed"
-    components, selects = semiring.components, hasattr(semiring, "better")
-    if type(components) is not int or components < 0 or (components and selects):
-        return (
-            f"components is {components!r}, where "
-            f"{'0' if selects else 'an int of at least 0'} is needed"
-        )
     dtype = _sample_dtype(semiring) if dtype is None else dtype
     for name, returned, shape, kind in _tried(semiring, dtype):
         try:
@@ -527,36 +478,24 @@ def _sample_dtype(semiring: Semiring) -> np.dtype:
 
 def _tried(semiring: Semiring, dtype: np.dtype) -> Iterator[tuple[str, Any, tuple[int, ...], Any]]:
     """(method, a call of it, shape, dtype) of the required results."""
-    x, table = jax.ShapeDtypeStruct((2,), dtype), jax.ShapeDtypeStruct((2, 3), dtype)
-    components = semiring.components
+    x, table, other = (jax.ShapeDtypeStruct(s, dtype) for s in ((2,), (1, 2, 3), (1, 3, 4)))
     for name in ("zero", "one", "identity"):
-        yield (
-            f"{name}({dtype.name})",
-            lambda name=name: np.asarray(getattr(semiring, name)(dtype)),
-            (components,) if components else (),
-            dtype,
-        )
+        constant = getattr(semiring, name)
+        yield f"{name}({dtype.name})", lambda f=constant: np.asarray(f(dtype)), (), dtype
     for name in ("times", "plus"):
-        for i in range(max(components, 1)):
-            yield name, lambda name=name, i=i: _part(semiring, name, x, i), (2,), dtype
-    if hasattr(semiring, "better"):
-        selective: Any = semiring
-        truth = np.dtype(bool)
-        yield "better", lambda: jax.eval_shape(selective.better, x, x), (2,), truth
-        yield "best", lambda: jax.eval_shape(lambda t: selective.best(t, 1), table), (2,), dtype
-        if jnp.issubdtype(dtype, jnp.floating):
-            yield "may_make_nan", lambda: jax.eval_shape(selective.may_make_nan, x, x), (), truth
-
-
-def _part(semiring: Semiring, name: str, x: jax.ShapeDtypeStruct, i: int) -> jax.ShapeDtypeStruct:
-    """The component of this number of the result of times or plus."""
-    method, components = getattr(semiring, name), semiring.components
-    if not components:
-        return jax.eval_shape(method, x, x)
-    out = jax.eval_shape(method, (x,) * components, (x,) * components)
-    if not isinstance(out, tuple) or len(out) != components:
-        raise TypeError(f"{out!r} is no tuple of {components} arrays")
-    return out[i]
+        method = getattr(semiring, name)
+        yield name, lambda f=method: jax.eval_shape(f, x, x), (2,), dtype
+    if not hasattr(semiring, "better"):
+        none = jax.ShapeDtypeStruct((1, 2, 4), dtype)  # a product need not have these sizes
+        product = functools.partial(jax.eval_shape, semiring.matmul, table, other)
+        yield "matmul", lambda: product() or none, none.shape, dtype
+        return
+    selective: Any = semiring
+    truth = np.dtype(bool)
+    yield "better", lambda: jax.eval_shape(selective.better, x, x), (2,), truth
+    yield "best", lambda: jax.eval_shape(lambda t: selective.best(t, 1), table), (1, 3), dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+        yield "may_make_nan", lambda: jax.eval_shape(selective.may_make_nan, x, x), (), truth
 
 
 @functools.lru_cache(maxsize=1024)
@@ -564,16 +503,13 @@ def _part(semiring: Semiring, name: str, x: jax.ShapeDtypeStruct, i: int) -> jax
 def _not_neutral(semiring: Semiring) -> str:
     """What does not hold, as text; or ""."""
     dtype = _sample_dtype(semiring)
-    zero, one = (
-        np.asarray(x, dtype)[..., None] for x in (semiring.zero(dtype), semiring.one(dtype))
-    )
-    two = np.asarray(whole_plus(semiring, one, one))
-    for x in (zero, one, two):
+    zero, one = (jnp.asarray(f(dtype), dtype) for f in (semiring.zero, semiring.one))
+    for x in (zero, one, semiring.plus(one, one)):
         for name, out, wanted in (
-            ("zero is not neutral for plus: plus(x, zero)", whole_plus(semiring, x, zero), x),
-            ("zero does not absorb: times(x, zero)", whole_times(semiring, x, zero), zero),
-            ("one is not neutral for times: times(x, one)", whole_times(semiring, x, one), x),
+            ("zero is not neutral for plus: plus(x, zero)", semiring.plus(x, zero), x),
+            ("zero does not absorb: times(x, zero)", semiring.times(x, zero), zero),
+            ("one is not neutral for times: times(x, one)", semiring.times(x, one), x),
         ):
             if not np.array_equal(out, wanted, equal_nan=True):
-                return f"{name} of x = {x[..., 0].tolist()} is {np.asarray(out)[..., 0].tolist()}"
+                return f"{name} of x = {x} is {out}"
     return ""

@@ -19,7 +19,7 @@ from tenferro_jax.einsum.interpreter import run_plan, transposed
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.extension import apply
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, whole_times
+from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
 from ..step.kernels.summed import is_size
@@ -254,7 +254,7 @@ def run_step(
         return value
 
     def multiplied(x: jax.Array, y: jax.Array) -> jax.Array:
-        return whole_times(mode.semiring, widened(x), widened(y)).astype(x.dtype)
+        return mode.semiring.times(widened(x), widened(y)).astype(x.dtype)
 
     return interpreter.run_step(inputs, terms, result, contracted, multiplied), found
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tenferro_jax.einsum.einsum_plan import hashable
 from tenferro_jax.einsum.slices import byte_count
 from tenferro_jax.einsum.spread import Spread, on_automatic_axes, spec_of, spread_over
-from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported, shortened
+from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
 from tenferro_jax.shapes import as_array, is_plain
 
 from ..algebra.semiring import (
@@ -24,7 +23,7 @@ from ..algebra.semiring import (
     as_semiring,
 )
 from ..algebra.shipped import max_plus
-from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
+from ..step.einsum_op import Ties, one_dtype
 from ..step.layout import is_step, matmul_layout
 from .steps import (
     Assignment,
@@ -42,10 +41,9 @@ from .tropical_plan import (
     T,
     cached_plan,
     names_itself,
-    require_equation_first,
-    with_components,
+    require_text,
 )
-from .tropical_slices import TropicalPlan, one_by_one, whole
+from .tropical_slices import TropicalPlan, whole
 from .value import is_network, solved, solved_as_network
 
 
@@ -83,11 +81,9 @@ def tropical_einsum(
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
-    accumulate: str | None = None,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
     over: str | tuple[str, ...] | None = None,
-    progress: bool = False,
 ) -> jax.Array:
     """Tensor contraction in a semiring: out[o] = plus, over all labels that the output lacks, of
     times of the entries.
@@ -103,15 +99,13 @@ def tropical_einsum(
         of 1 broadcasts: an operand that has it for a label that is longer elsewhere is treated as
         if it lacked the label.
       *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32,
-        int64, bool, as far as the semiring takes it. If entries have components, these are the
-        first axis, which the equation leaves out. NumPy and Python data are converted as in
+        int64, bool, as far as the semiring takes it. 16-bit floats are added and compared in
+        float32, and rounded after each step. NumPy and Python data are converted as in
         `jax.numpy`.
       semiring: a semiring or its name; `log_sum_exp` without arguments has temperature 1. Your own
         may select or sum: `SelectiveSemiring`, `Semiring`.
       ties: how the derivative is shared if several candidates of a step are best: "first" (all of
         it to the first) or "split" (equal shares).
-      accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result;
-        within a step they are added and compared in float32 in any case.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp",
         "greedy", ...), or an explicit path; `plan_tropical_einsum` prints it. True means "auto",
         False the order as written.
@@ -123,8 +117,6 @@ def tropical_einsum(
         whole result, and one merge at the end. The mesh is that of `jax.set_mesh`, or of the first
         operand with a NamedSharding. Values and winners are equal to those on one device. Sums are
         added device by device, so that their last bits may differ.
-      progress: whether to show a progress bar of the slices. The slices then run one by one, only
-        on concrete arrays.
 
     Returns:
       An array with the output's labels, in the operands' dtype. NaN if a candidate of a step is
@@ -137,9 +129,8 @@ def tropical_einsum(
         are contracted in one step.
       ShapeError: a label has two symbolic sizes that may differ.
       ADRuleError: a derivative of your own semiring whose plus does not select.
-      Unsupported: an optional package is not installed, a memory limit with symbolic sizes, a
-        progress bar inside a transform or over devices, ties="split" in slices, `over` inside a
-        shard_map.
+      Unsupported: an optional package is not installed, a memory limit with symbolic sizes,
+        ties="split" in slices, `over` inside a shard_map.
 
     Gradient: follows the winner, the first of equal candidates (in each step the smallest row-major
     index over the contracted labels in their order of first appearance); any order, forward and
@@ -162,8 +153,8 @@ def tropical_einsum(
       [[0. 1.]
        [1. 0.]]
     """
-    problem = _problem(equation, operands, as_semiring(semiring), ties, accumulate)
-    return _solve(problem, optimize, memory_limit, over, progress)[0]
+    problem = _problem(equation, operands, as_semiring(semiring), ties)
+    return _solve(problem, optimize, memory_limit, over)[0]
 
 
 @names_itself
@@ -173,11 +164,9 @@ def tropical_einsum_with_argmax(
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
-    accumulate: str | None = None,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
     over: str | tuple[str, ...] | None = None,
-    progress: bool = False,
 ) -> TropicalResult:
     """`tropical_einsum` with the winners of every step.
 
@@ -197,8 +186,8 @@ def tropical_einsum_with_argmax(
       (3.0, 2)
     """
     selective = as_selective(semiring, "tropical_einsum_with_argmax")
-    problem = _problem(equation, operands, selective, ties, accumulate, Winners.STEPS)
-    value, steps, output = _solve(problem, optimize, memory_limit, over, progress)
+    problem = _problem(equation, operands, selective, ties, Winners.STEPS)
+    value, steps, output = _solve(problem, optimize, memory_limit, over)
     return TropicalResult(value, steps, output, selective)
 
 
@@ -209,11 +198,9 @@ def best_assignment(
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
-    accumulate: str | None = None,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
     over: str | tuple[str, ...] | None = None,
-    progress: bool = False,
 ) -> Assignment:
     """The best value, and for every output entry one assignment of the contracted labels that
     attains it.
@@ -236,8 +223,8 @@ def best_assignment(
       (6.0, {'i': 0, 'j': 1, 'k': 0}, True)
     """
     selective = as_selective(semiring, "best_assignment")
-    problem = _problem(equation, operands, selective, ties, accumulate, Winners.LABELS)
-    value, coordinates, _ = _solve(problem, optimize, memory_limit, over, progress)
+    problem = _problem(equation, operands, selective, ties, Winners.LABELS)
+    value, coordinates, _ = _solve(problem, optimize, memory_limit, over)
     result = TropicalResult(value, (), "", selective)
     return Assignment(value, dict(sorted(coordinates.items())), result.feasible)
 
@@ -256,10 +243,9 @@ def _problem(
     operands: Sequence[Operand],
     semiring: Semiring,
     ties: str,
-    accumulate: str | None,
     winners: Winners | None = None,
 ) -> _Problem:
-    require_equation_first("tropical_einsum", equation, operands)
+    require_text("tropical_einsum", equation)
     where = f"tropical_einsum {shortened(equation)!r}"
     ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
@@ -277,28 +263,8 @@ def _problem(
         )
     arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # if there are none, the plan gives the number that it needs
-        dtype = one_dtype(where, semiring, [x.dtype for x in arrays], operands)
-        if _is_accumulated(where, accumulate, dtype):
-            arrays = list(map(widened, arrays))
-    shapes = [tuple(x.shape) for x in arrays]
-    equation = with_components("tropical_einsum", equation, shapes, semiring)
+        one_dtype(where, semiring, [x.dtype for x in arrays], operands)
     return _Problem(equation, arrays, Mode(semiring, Ties(ties), winners))
-
-
-def _is_accumulated(where: str, accumulate: str | None, dtype: np.dtype) -> bool:
-    """Whether operands must be widened."""
-    if accumulate not in (None, "float32"):
-        raise InvalidConfig(
-            where=f"{where}, accumulate", given=repr(accumulate), needed="None or 'float32'"
-        )
-    if accumulate and dtype.name not in (*SIXTEEN_BITS, accumulate):
-        raise DTypeError(
-            where=where,
-            given=f"accumulate={accumulate!r} with {dtype.name} operands",
-            needed=f"operands of {', '.join(SIXTEEN_BITS)} or {accumulate}",
-            fix="Leave accumulate out; these operands are added in their own dtype.",
-        )
-    return accumulate is not None
 
 
 def _solve(
@@ -306,16 +272,11 @@ def _solve(
     optimize: Optimize,
     memory_limit: int | None,
     over: str | tuple[str, ...] | None,
-    progress: bool,
 ) -> tuple[jax.Array, Any, str]:
     """(value, the winners that the mode asks for, labels of the value)."""
     equation, operands, mode = problem.equation, problem.operands, problem.mode
     where = f"tropical_einsum {shortened(equation)!r}"
     memory_limit, optimize = byte_count(where, memory_limit), hashable(optimize)
-    if not isinstance(progress, bool):
-        raise InvalidConfig(
-            where=f"{where}, progress", given=repr(progress), needed="True or False"
-        )
     spread = spread_over(where, over, operands)
     shapes = tuple(tuple(x.shape) for x in operands)
     if (
@@ -347,19 +308,7 @@ def _solve(
             needed="all slices at once, because the winners are counted",
             fix="Leave out memory_limit and over, or ties.",
         )
-    if spread and progress:
-        raise Unsupported(
-            where=f"{where}, progress",
-            given="slices over devices",
-            needed="slices one by one, because a compiled loop cannot show progress",
-            fix="Leave out progress or over.",
-        )
-    run = (
-        functools.partial(one_by_one, where, plan, mode)
-        if progress
-        else _program(plan, mode, spread)
-    )
-    value, at = run(*operands)
+    value, at = _program(plan, mode, spread)(*operands)
     if mode.winners is not Winners.STEPS:
         return value, at, plan.output
     sizes = dict(plan.whole)

@@ -13,7 +13,6 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
-from opt_einsum.parser import gen_unused_symbols
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import Plan
@@ -119,12 +118,11 @@ def plan_tropical_einsum(
       16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
       at most 819200 bytes at once beside the operands
     """
-    require_equation_first("plan_tropical_einsum", equation, operands)
+    require_text("plan_tropical_einsum", equation)
     shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
     if dtype is None:
         dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
     algebra = as_semiring(semiring)
-    equation = with_components("plan_tropical_einsum", equation, shapes, algebra)
     return cached_plan(
         equation,
         shapes,
@@ -142,29 +140,6 @@ def _count(slices: object) -> int:
     raise InvalidConfig(
         where="plan_tropical_einsum, slices", given=repr(slices), needed="a positive integer"
     )
-
-
-def with_components(
-    where: str, equation: str, shapes: Sequence[tuple[int, ...]], semiring: Semiring
-) -> str:
-    """The equation, with a label for the axis of components if entries have some.
-
-    Raises:
-      ShapeError: the first axis of an operand is not that of the components.
-    """
-    if not semiring.components:
-        return equation
-    for i, shape in enumerate(shapes):
-        if shape[:1] != (semiring.components,):
-            raise ShapeError(
-                where=f"{where} {shortened(equation)!r}, operand {i}",
-                given=f"shape {shape}",
-                needed=f"first the {semiring.components} components of an entry of {semiring!r}",
-            )
-    read = plan_einsum(equation, [shape[1:] for shape in shapes], False).equation
-    (own,) = gen_unused_symbols(read.explicit, 1)
-    *inputs, output = (own + term for term in (*read.inputs, read.output))
-    return f"{','.join(inputs)}->{output}"
 
 
 def _shape(x: object, where: str) -> tuple[int, ...]:
@@ -220,9 +195,8 @@ def cached_plan(
     if isinstance(semiring, SelectiveSemiring):  # a derivative needs the winners
         scratch, winner = 3 if work == itemsize else 4, 4  # 16 bits are widened
     memory = Memory(plan, itemsize, work, devices, scratch, winner)
-    kept = plan.equation.output[:1] if semiring.components else ""
     require_possible(where, plan, dtype.itemsize, memory_limit)
-    lengths = slice_lengths(where, memory, memory_limit, slices, kept)
+    lengths = slice_lengths(where, memory, memory_limit, slices)
     return TropicalPlan(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
 
 
@@ -242,28 +216,10 @@ def _ordered(equation: str, shapes: tuple[tuple[int, ...], ...], optimize: Optim
     return dataclasses.replace(plan, steps=tuple(steps))
 
 
-def require_equation_first(where: str, equation: object, operands: Sequence[object]) -> None:
-    """Refuse an equation that is no text, and a semiring that was passed without its keyword.
-
-    Raises:
-      InvalidConfig: no text.
-      DTypeError: one of the operands is a semiring, or its name.
-    """
+def require_text(where: str, equation: object) -> None:
+    """Refuse an equation that is no text."""
     needed, fix = "an equation such as 'ij,jk->ik'", "Pass the equation first."
     require_kind(equation, str, where, needed, fix)
-    for x in operands:
-        if not isinstance(x, str | type | Semiring):
-            continue
-        try:
-            given = as_semiring(x)
-        except InvalidConfig:
-            continue  # the operand gets its own error
-        raise DTypeError(
-            where=where,
-            given=f"the semiring {given!r} among the operands",
-            needed="arrays as operands",
-            fix=f"Pass it by keyword: semiring={given!r}.",
-        )
 
 
 MOST_ENTRIES = 2**48

@@ -1,5 +1,5 @@
-"""The slices of a plan of a semiring: run in one compiled loop, over the devices of a mesh, one by
-one with a progress bar, or anywhere and merged afterwards; and the derivatives of the loop.
+"""The slices of a plan of a semiring: run in one compiled loop, over the devices of a mesh, or
+anywhere and merged afterwards; and the derivatives of the loop.
 
 Whoever runs them, the state is the same: `beginning`, then `merged` with the `piece` of each slice.
 """
@@ -20,10 +20,10 @@ from jax.typing import ArrayLike
 from tenferro_jax.einsum.interpreter import without_repeated_axes
 from tenferro_jax.einsum.slices import SlicedPlan
 from tenferro_jax.einsum.spread import Spread, on_automatic_axes, sum_of_slices
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported, shortened
+from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, filled, whole_plus
+from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
@@ -86,10 +86,14 @@ def _loop(
     operands = without_repeated_axes(operands, plan.plan.terms, dict(plan.whole))
 
     def of(first: jax.Array | int, last: jax.Array | int, operands: Sequence[jax.Array]) -> State:
+        def turn(i: jax.Array, found: State) -> State:
+            i = jnp.asarray(i, jnp.int32)
+            return merged(plan, mode, i, piece(plan, mode, operands, i), found)
+
         return lax.fori_loop(
             first,
             last,
-            lambda i, found: joined(plan, mode, operands, jnp.asarray(i, jnp.int32), found),
+            turn,
             beginning(plan, mode, operands[0].dtype),
         )
 
@@ -98,8 +102,7 @@ def _loop(
 
     def here(*operands: jax.Array) -> State:
         found = of(*spread.own(plan.slices), operands)
-        lead = 1 if mode.semiring.components else 0
-        return spread.merged(functools.partial(_better, plan, mode), found, lead)
+        return spread.merged(functools.partial(_better, plan, mode), found)
 
     return spread.everywhere(here, *operands)
 
@@ -222,20 +225,9 @@ def beginning(
         zeros = widened(jnp.zeros(shape, dtype))
         return zeros - jnp.inf, {SUM: zeros}
     labels = sorted(sizes.keys() - set(plan.output)) if mode.winners else ()
-    return filled(semiring.identity(dtype), shape), {
+    return jnp.full(shape, semiring.identity(dtype), dtype), {
         label: jnp.zeros(shape, jnp.int32) for label in labels
     }
-
-
-def joined(
-    plan: SlicedPlan,
-    mode: Mode,
-    operands: Sequence[jax.Array],
-    i: jax.Array,
-    found: State,
-) -> State:
-    """The state after slice i, from the state before."""
-    return merged(plan, mode, i, piece(plan, mode, operands, i), found)
 
 
 def piece(plan: SlicedPlan, mode: Mode, operands: Sequence[jax.Array], i: jax.Array) -> State:
@@ -272,7 +264,7 @@ def _better(plan: SlicedPlan, mode: Mode, old: State, new: State) -> State:
     if isinstance(mode.semiring, LogSumExp):
         sums = joined_sums(mode.semiring, (before, kept[SUM]), (value, moved[SUM]))
         return sums[0], {SUM: sums[1]}
-    total = whole_plus(mode.semiring, before, value)
+    total = mode.semiring.plus(before, value)
     if not kept:
         return total, {}
     semiring: Any = mode.semiring  # with winners it is selective
@@ -289,31 +281,6 @@ def _compiled(
 ) -> Any:
     """A function of a slice's number as a program, made once for each plan."""
     return jax.jit(functools.partial(fn, plan, mode), donate_argnums=donated)
-
-
-def one_by_one(where: str, plan: SlicedPlan, mode: Mode, *operands: jax.Array) -> State:
-    """The slices from Python, with a progress bar."""
-    if any(isinstance(x, jax.core.Tracer) for x in operands):
-        raise Unsupported(
-            where=f"{where}, progress",
-            given="operands inside a transform",
-            needed="concrete arrays, because a compiled loop cannot show progress",
-            fix="Leave progress out.",
-        )
-    try:
-        from tqdm import trange  # noqa: PLC0415
-    except ImportError as error:
-        raise Unsupported(
-            where=f"{where}, progress",
-            given="no package tqdm",
-            needed="tqdm installed",
-            fix="Run: pip install 'tenferro-jax[progress]'.",
-        ) from error
-    step = _compiled(joined, plan, mode, (2,))
-    found = beginning(plan, mode, operands[0].dtype)
-    for i in trange(plan.slices, desc=where, unit="slice"):
-        found = step(operands, jnp.int32(i), found)
-    return finished(mode, found, operands[0].dtype)
 
 
 class SlicePart(NamedTuple):
@@ -348,7 +315,7 @@ class TropicalPlan(SlicedPlan):
       >>> from ext_tropical import plan_tropical_einsum, tropical_einsum
       >>> a = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
       >>> plan = plan_tropical_einsum("ij,jk,ki->", a, a, a, memory_limit=1_000_000)
-      >>> found = plan.merge(plan.run(i, a, a, a) for i in reversed(range(plan.slices)))
+      >>> found = plan.merge(plan.run(i, a, a, a) for i in range(plan.slices))
       >>> plan.slices, bool(found.value == tropical_einsum("ij,jk,ki->", a, a, a))
       (16, True)
     """
@@ -370,62 +337,50 @@ class TropicalPlan(SlicedPlan):
           labels: whether to find the contracted labels of a best assignment too.
 
         Raises:
-          InvalidConfig: no such slice; or labels under a semiring that does not select.
-          ShapeError, DTypeError: other operands than those of the plan.
+          InvalidConfig: no such slice, other operands than those of the plan, or labels under a
+            semiring that does not select.
           Unsupported: operands inside a transform, or a plan with symbolic sizes.
 
         Cost: one slice, and some 0.6 ms to start it; a compilation for each plan in a process.
         """
         mode = self._mode(labels)
-        self._require_number(number, "run")
+        is_int = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not is_int or not 0 <= number < self.slices:
+            raise self._wrong("run", f"slice {number!r}", f"a number from 0 to {self.slices - 1}")
         with jax.ensure_compile_time_eval():  # also where JAX traces something else
             value, found = _compiled(piece, self, mode)(self._arrays(operands), jnp.int32(number))
         at = {label: np.asarray(index) for label, index in found.items()} if labels else {}
         return SlicePart(int(number), np.asarray(value), at)
 
     def merge(self, parts: Iterable[SlicePart]) -> Assignment:
-        """The result of all slices, which are taken in the order of their numbers, whatever the
-        order in which they come: equal parts give equal bits.
+        """The result of all slices: equal parts give equal bits.
 
         Args:
-          parts: each slice once, as an iterable; those that come before their turn are held.
+          parts: of each slice, in the order of their numbers, which `sorted` gives; an iterable, of
+            which one part is held at a time.
 
         Returns:
           An Assignment: value, labels (none if the parts have none) and feasible.
 
         Raises:
-          InvalidConfig: a slice is missing or there twice, or a part has another dtype or shape
-            than the plan says, or is no part; the text gives its number.
+          InvalidConfig: a slice is missing, twice or not in its turn, or a part has another dtype
+            or shape than the plan says; the text gives its number.
         """
-        waiting: dict[int, SlicePart] = {}
         mode, found, turn = self._mode(False), None, 0
         for part in parts:
-            if not isinstance(part, SlicePart):
-                raise self._wrong("merge", f"{part!r:.100}", "a SlicePart, as run returns it")
-            self._require_number(part.number, "merge")
-            if part.number in waiting or part.number < turn:
-                raise self._wrong("merge", f"slice {part.number} twice", "each slice once")
+            if part.number != turn:
+                raise self._wrong("merge", f"slice {part.number}", f"slice {turn} in this place")
             if found is None:
                 mode = self._mode(bool(part.labels))
                 found = beginning(self, mode, self.dtype)
             self._require_part(part, mode)
-            waiting[part.number] = part
-            while turn in waiting:
-                ready = waiting.pop(turn)
-                step = _compiled(merged, self, mode, (2,))
-                found = step(jnp.int32(turn), (ready.value, dict(ready.labels)), found)
-                turn += 1
+            new = part.value, dict(part.labels)
+            found = _compiled(merged, self, mode, (2,))(jnp.int32(turn), new, found)
+            turn += 1
         if turn < self.slices or found is None:
-            gone = sorted(set(range(self.slices)) - {*range(turn), *waiting})
-            raise self._wrong(
-                "merge",
-                f"{self.slices - len(gone)} of {self.slices} slices: "
-                f"{', '.join(map(str, gone[:5]))} missing",
-                "all slices",
-            )
+            raise self._wrong("merge", f"{turn} slices", f"all {self.slices}")
         value, labels = finished(mode, found, self.dtype)
-        counts = value != filled(self.semiring.zero(self.dtype), value.shape)
-        feasible = counts.any(0) if self.semiring.components else counts
+        feasible = value != jnp.asarray(self.semiring.zero(self.dtype))
         return Assignment(value, dict(labels.items()), feasible)
 
     def __repr__(self) -> str:
@@ -441,57 +396,38 @@ class TropicalPlan(SlicedPlan):
             )
         return Mode(self.semiring, winners=Winners.LABELS if labels else None)
 
-    def _where(self, method: str) -> str:
-        return f"{method} of a plan of {shortened(self.plan.equation.text)!r}"
-
     def _wrong(self, method: str, given: str, needed: str) -> InvalidConfig:
-        return InvalidConfig(where=self._where(method), given=given, needed=needed)
-
-    def _require_number(self, number: object, method: str) -> None:
-        is_int = isinstance(number, int | np.integer) and not isinstance(number, bool)
-        if not is_int or not 0 <= int(number) < self.slices:  # type: ignore[call-overload]
-            raise self._wrong(method, f"slice {number!r}", f"a number from 0 to {self.slices - 1}")
+        where = f"{method} of a plan of {shortened(self.plan.equation.text)!r}"
+        return InvalidConfig(where=where, given=given, needed=needed)
 
     def _require_part(self, part: SlicePart, mode: Mode) -> None:
         lengths = dict(self.plan.sizes)
         shape = tuple(lengths[label] for label in self.output)
         names = sorted(lengths.keys() - set(self.output)) if mode.winners else []
-        if sorted(part.labels) != names:
-            raise self._wrong(
-                "merge",
-                f"slice {part.number} with labels {', '.join(sorted(part.labels)) or 'none'}",
-                f"as in the first part: {', '.join(names) or 'none'}",
-            )
-        wanted = [self.dtype, *[np.dtype("int32")] * len(names)]
-        for x, dtype in zip([part.value, *part.labels.values()], wanted, strict=True):
-            if not isinstance(x, np.ndarray) or (x.dtype, x.shape) != (dtype, shape):
-                have = f"{getattr(x, 'dtype', type(x).__name__)}{list(np.shape(x))}"
-                raise self._wrong(
-                    "merge",
-                    f"slice {part.number} of {have}",
-                    f"a NumPy array {dtype}{list(shape)}",
-                )
+        wanted = {"value": f"{self.dtype}{shape}"} | dict.fromkeys(names, f"int32{shape}")
+        arrays: dict[str, Any] = {"value": part.value, **part.labels}
+        have = {name: f"{x.dtype}{x.shape}" for name, x in arrays.items()}
+        if have != wanted:
+            raise self._wrong("merge", f"slice {part.number} of {have}", str(wanted))
 
     def _arrays(self, operands: tuple[ArrayLike, ...]) -> list[jax.Array]:
-        where, sizes = self._where("run"), dict(self.whole)
-        arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
+        sizes = dict(self.whole)
+        arrays = [as_array(x, f"run, operand {i}") for i, x in enumerate(operands)]
         if self.memory is None or any(isinstance(x, jax.core.Tracer) for x in arrays):
             raise Unsupported(
-                where=where,
+                where="run of a plan",
                 given="symbolic sizes" if self.memory is None else "operands inside a transform",
                 needed="concrete arrays and sizes",
                 fix="Call tropical_einsum with memory_limit there.",
             )
-        if len(arrays) != len(self.plan.terms):
-            raise self._wrong("run", f"{len(arrays)} operands", f"{len(self.plan.terms)} operands")
-        for i, (x, term) in enumerate(zip(arrays, self.plan.terms, strict=True)):
-            shape = tuple(sizes[label] for label in term)
-            if [n for n in x.shape if n != 1] != [n for n in shape if n != 1]:
-                raise ShapeError(
-                    where=f"{where}, operand {i}", given=f"shape {x.shape}", needed=f"{shape}"
-                )
-            if x.dtype != self.dtype:
-                raise DTypeError(
-                    where=f"{where}, operand {i}", given=str(x.dtype), needed=str(self.dtype)
-                )
+        shapes = [tuple(sizes[label] for label in term) for term in self.plan.terms]
+        # An axis of size 1 may stand for one that an ellipsis repeats.
+        have, wanted = (
+            [[n for n in shape if n != 1] for shape in each]
+            for each in ([x.shape for x in arrays], shapes)
+        )
+        if have != wanted or any(x.dtype != self.dtype for x in arrays):
+            given = ", ".join(f"{x.dtype}{x.shape}" for x in arrays)
+            needed = ", ".join(f"{self.dtype}{shape}" for shape in shapes)
+            raise self._wrong("run", f"operands {given}", needed)
         return without_repeated_axes(arrays, self.plan.terms, sizes)

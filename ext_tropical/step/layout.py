@@ -264,25 +264,19 @@ class StepOp(ExtensionOp):
 class EinsumOp(StepOp):
     """An op that computes a step: every output has the labels of the output."""
 
-    @property
-    def axis(self) -> str:
-        """The label of the components, first in the output; "" if an entry is a number."""
-        return ""
-
     on_device: ClassVar[Any] = None
     """See `ShardingRule`; None where contracted labels stay whole."""
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
         equation = self.layout.equation
         factors = factors_of(equation.inputs, [equation.output] * self.output_count)
-        return ShardingRule(factors, whole=tuple(self.axis), on_device=self.on_device)
+        return ShardingRule(factors, on_device=self.on_device)
 
     def batched(
         self, in_axes: tuple[int | None, ...]
     ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        equation = self.mapped(in_axes, len(self.axis))
-        form = dataclasses.replace(self, equation=equation)  # type: ignore[type-var]
-        return form, (len(self.axis),) * self.output_count
+        form = dataclasses.replace(self, equation=self.mapped(in_axes, 0))  # type: ignore[type-var]
+        return form, (0,) * self.output_count
 
 
 # --- a step on several devices: winners among the entries of one and among all, the best of all ---

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.extension import (
@@ -87,7 +85,7 @@ class LogEinsum(OfTemperature, EinsumOp):
         contracted = self.layout.contracted
         largest = shard.merged("max", reference, contracted)
         total = shard.merged("sum", self.algebra.share(reference, largest) * total, contracted)
-        return self._outputs(jnp, largest, total)
+        return self._outputs(largest, total)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         total = functools.partial(products.value, self.with_sums)
@@ -97,7 +95,7 @@ class LogEinsum(OfTemperature, EinsumOp):
         """The outputs in two passes over all candidates."""
         (largest,) = self.largest.lower_to_standard_ops(*inputs)
         (total,) = self.share.lower_to_standard_ops(*inputs, largest)
-        return self._outputs(jnp, largest, total)
+        return self._outputs(largest, total)
 
     def differentiable_form(self) -> ExtensionOp:
         """This op with the sums."""
@@ -127,21 +125,10 @@ class LogEinsum(OfTemperature, EinsumOp):
         mean = functools.reduce(jnp.add, moved) / total
         return (mean, None, mean * (total / self.temperature))[: self.output_count]
 
-    def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
-        (largest,) = self.largest.eager_execute(*arrays)
-        (total,) = self.share.eager_execute(*arrays, largest)
-        with np.errstate(all="ignore"):
-            return [np.asarray(x) for x in self._outputs(np, largest, total)]
-
-    def _outputs(
-        self,
-        xp: ModuleType,
-        largest: jax.typing.ArrayLike,
-        total: jax.typing.ArrayLike,
-    ) -> Sequence[Any]:
-        known = xp.isfinite(largest)
-        value = xp.where(known, largest + self.temperature * xp.log(total), largest)
-        return (value, largest, xp.where(known, total, 1))[: self.output_count]
+    def _outputs(self, largest: jax.Array, total: jax.Array) -> Sequence[jax.Array]:
+        known = jnp.isfinite(largest)
+        value = jnp.where(known, largest + self.temperature * jnp.log(total), largest)
+        return (value, largest, jnp.where(known, total, 1))[: self.output_count]
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands of 2, 3, 4, ... for the labels in their order."""

@@ -4,21 +4,20 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import ADRuleError, InvalidConfig
-from tenferro_jax.extension import extension_op, require_equal
+from tenferro_jax.extension import extension_op
 
-from ..algebra.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey, whole_plus
+from ..algebra.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp
 from .einsum_op import one_dtype, widened
 from .kernels import summed
-from .layout import EinsumOp, grouped, matmul_layout
+from .layout import EinsumOp, matmul_layout
 
 
 @extension_op(package="tenferro-ext-tropical", name="sum_einsum", version=1)
@@ -29,8 +28,7 @@ class SumEinsum(OfSemiring, EinsumOp):
     Attributes:
       semiring: a registered semiring that is neither selective nor log_sum_exp, or its key.
       equation: one or two operands, no label twice in one; with two operands every label is in at
-        least two of lhs, rhs, output. If entries have components, their label comes first in the
-        output, and every operand has it.
+        least two of lhs, rhs, output.
     """
 
     semiring: SemiringKey
@@ -45,32 +43,20 @@ class SumEinsum(OfSemiring, EinsumOp):
                 needed="a semiring that is neither selective nor log_sum_exp",
                 fix="Use TropicalEinsum or LogEinsum.",
             )
-        inputs = matmul_layout(self.equation).equation.inputs
-        if self.algebra.components and not all(self.axis and self.axis in term for term in inputs):
-            raise InvalidConfig(
-                where=f"{self.family_id}, field equation",
-                given=repr(self.equation),
-                needed=f"a label of the components of {self.algebra!r}, first in the output and in "
-                f"every operand",
-            )
-
-    @property
-    def axis(self) -> str:
-        """The label of the components; "" if an entry is a number."""
-        return self.layout.equation.output[:1] if self.algebra.components else ""
+        matmul_layout(self.equation)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        dtype = one_dtype(
-            f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs]
-        )
-        sizes = dict(self.counted_sizes(inputs))
-        if self.axis:
-            require_equal(sizes[self.axis], self.algebra.components)
-            sizes[self.axis] = self.algebra.components
+        where = f"{self.family_id} {self.equation!r}"
+        dtype = one_dtype(where, self.algebra, [m.dtype for m in inputs])
+        sizes = self.counted_sizes(inputs)
         return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
-        return (self._contracted(summed.contract, inputs),)
+        layout = self.layout
+        sizes = layout.equation.sizes([x.shape for x in inputs], self.family_id)
+        matrices = layout.matrices(*map(widened, inputs))
+        found = summed.contract(self.algebra, matrices, layout.extents(sizes))
+        return (layout.tensor(found, sizes).astype(inputs[0].dtype),)
 
     def linearize(
         self,
@@ -81,49 +67,16 @@ class SumEinsum(OfSemiring, EinsumOp):
         """There is none, which is an error."""
         raise no_derivative(self.algebra)
 
-    def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
-        return [np.asarray(self._contracted(summed.reference, list(map(jnp.asarray, arrays))))]
-
-    def _contracted(
-        self, kernel: Callable[..., jax.typing.ArrayLike], operands: Sequence[jax.Array]
-    ) -> jax.Array:
-        layout, axis = self.layout, self.axis
-        batch, rows = layout.batch.replace(axis, ""), layout.rows.replace(axis, "")
-        lead = [axis] if axis else []
-        matrices = [
-            grouped(term, x, [*lead, batch, layout.contracted, own])
-            for term, x, own in zip(
-                layout.equation.inputs, map(widened, operands), (rows, layout.columns), strict=False
-            )
-        ]
-        out = kernel(self.algebra, matrices)
-        sizes = dict(layout.equation.sizes([x.shape for x in operands], self.family_id))
-        if axis:
-            sizes[axis] = self.algebra.components  # a symbol was compared with it
-        labels = axis + batch + rows + layout.columns
-        tensor = jnp.reshape(out, [sizes[label] for label in labels])
-        order = [labels.index(label) for label in layout.equation.output]
-        return jnp.transpose(tensor, order).astype(operands[0].dtype)
-
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands of zero, one and one plus one, where these are finite, of 2, 3, 4, ... for the
         labels in their order.
         """
         dtype, rng = np.dtype(self.algebra.dtypes[0]), np.random.default_rng(0)
         zero, one = (np.asarray(f(dtype), dtype) for f in (self.algebra.zero, self.algebra.one))
-        every = (zero, one, np.asarray(whole_plus(self.algebra, one, one)))
-        entries = np.stack([x for x in every if np.isfinite(x).all()], -1)
-        shapes = [
-            [self.example_sizes[label] for label in term if label != self.axis]
-            for term in self.layout.equation.inputs
-        ]
-        arrays = [entries[..., rng.integers(entries.shape[-1], size=shape)] for shape in shapes]
-        return [
-            [
-                np.moveaxis(x, 0, term.index(self.axis)) if self.axis else x
-                for term, x in zip(self.layout.equation.inputs, arrays, strict=True)
-            ]
-        ]
+        every = np.stack([zero, one, np.asarray(self.algebra.plus(one, one))])
+        entries, sizes = every[np.isfinite(every)], self.example_sizes
+        shapes = [[sizes[label] for label in term] for term in self.layout.equation.inputs]
+        return [[rng.choice(entries, shape) for shape in shapes]]
 
 
 def no_derivative(semiring: Semiring) -> ADRuleError:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -34,7 +32,7 @@ from tenferro_jax.extension import (
 from ..algebra.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp
 from .kernels import products, selection
-from .kernels.summed import is_size
+from .kernels.summed import summed
 from .layout import StepOp, factors_of, product
 
 
@@ -116,12 +114,9 @@ class WeightedSum(OfSemiring, StepOp):
             of = dict(zip(Place, products.PLACES, strict=True))
             places = (*products.PLACES, *(of[p] for p in (*self.places, self.output)))
             return (products.lowered(self, products.weighted, inputs, places),)
-        last = self.layout.contracted_last
-        search = functools.partial(selection.contract, with_winner=False, contracted_last=last)
 
         def shared(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
-            given = self._with_best(search, inputs)
-            return self._summed(jnp, summed, *given, may_be_nan=may_be_nan)
+            return self._summed(*self._with_best(inputs), may_be_nan=may_be_nan)
 
         # The operands of a branch are arrays that were stored: each candidate made of them has the
         # same bits everywhere.
@@ -131,7 +126,7 @@ class WeightedSum(OfSemiring, StepOp):
 
     def from_candidates(self, *inputs: jax.Array) -> jax.Array:
         """The sum in one pass over all candidates."""
-        return self._summed(jnp, summed, *inputs)
+        return self._summed(*inputs)
 
     def linearize(
         self,
@@ -175,32 +170,22 @@ class WeightedSum(OfSemiring, StepOp):
         (found[at],) = apply(swapped, *given)
         return found
 
-    def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
-        if isinstance(self.algebra, SelectiveSemiring):
-            arrays = tuple(map(np.asarray, self._with_best(selection.reference, arrays)))
-        return (np.asarray(self._summed(np, summed_in_numpy, *arrays)),)
-
-    def _with_best(
-        self,
-        search: Callable[..., Sequence[Any]],
-        inputs: Sequence[jax.Array],
-    ) -> tuple[jax.Array, ...]:
+    def _with_best(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
         """The inputs, with the value computed again from the operands."""
         operands, factors = inputs[: self.operand_count], inputs[self.operand_count + 1 :]
-        best, *_ = search(self.algebra, self.layout.matrices(*operands))
+        (best,) = selection.contract(
+            self.algebra,
+            self.layout.matrices(*operands),
+            with_winner=False,
+            contracted_last=self.layout.contracted_last,
+        )
         return (
             *operands,
             self.layout.tensor(best, self._sizes([x.shape for x in inputs])),
             *factors,
         )
 
-    def _summed(
-        self,
-        xp: ModuleType,
-        kernel: Callable[..., Any],
-        *inputs: jax.Array,
-        may_be_nan: bool = True,
-    ) -> jax.Array:
+    def _summed(self, *inputs: jax.Array, may_be_nan: bool = True) -> jax.Array:
         sizes = self._sizes([x.shape for x in inputs])
         operands, value, factors = (
             inputs[: self.operand_count],
@@ -212,18 +197,18 @@ class WeightedSum(OfSemiring, StepOp):
             place: [x for p, x in zip(self.places, factors, strict=True) if p is place]
             for place in Place
         }
-        products = {place: functools.reduce(xp.multiply, xs) for place, xs in given.items() if xs}
+        products = {place: functools.reduce(jnp.multiply, xs) for place, xs in given.items() if xs}
         after = products.pop(self.output, None)  # a constant of the sum
-        *order, summed, first, second = _SUMS[self.output]
-        batch, summed, first, second = (
-            getattr(self.layout, name) for name in ("batch", summed, first, second)
+        *order, over, first, second = _SUMS[self.output]
+        batch, over, first, second = (
+            getattr(self.layout, name) for name in ("batch", over, first, second)
         )
 
         def matrices(place: Place, *groups: str) -> list[jax.Array]:
             arrays = [table[place] for table in (known, products) if place in table]
             axes = [self._labels(place).index(label) for label in "".join(groups) if arrays]
             return [
-                xp.transpose(x, axes).reshape([product(sizes, group) for group in groups])
+                jnp.transpose(x, axes).reshape([product(sizes, group) for group in groups])
                 for x in arrays
             ]
 
@@ -231,22 +216,24 @@ class WeightedSum(OfSemiring, StepOp):
             at = dict(zip((*order, self.output), sides, strict=True))
             entries = [at[place][0] for place in known]
             factors = [x for place, side in at.items() for x in side[place in known :]]
-            return self._term(xp, entries[:-1], entries[-1], factors, may_be_nan)
+            return self._term(entries[:-1], entries[-1], factors, may_be_nan)
 
         sides = [
             matrices(p, batch, *own)
             for p, own in zip(
-                (*order, self.output), ((summed, first), (summed, second), (first, second))
+                (*order, self.output), ((over, first), (over, second), (first, second))
             )
         ]
-        total = kernel(
+        total = summed(
             term,
-            *sides,
-            [product(sizes, group) for group in (batch, summed, first, second)],
-            value.dtype,
+            sides,
+            [product(sizes, group) for group in (batch, over, first, second)],
+            np.zeros((), value.dtype),
+            lax.add,
+            TURN_TERMS,
         )
         labels = batch + first + second
-        result = xp.transpose(
+        result = jnp.transpose(
             total.reshape([sizes[label] for label in labels]),
             [labels.index(label) for label in self._labels(self.output)],
         )
@@ -254,7 +241,6 @@ class WeightedSum(OfSemiring, StepOp):
 
     def _term(
         self,
-        xp: ModuleType,
         operands: Sequence[jax.Array],
         value: jax.Array,
         factors: Sequence[jax.Array],
@@ -264,20 +250,20 @@ class WeightedSum(OfSemiring, StepOp):
         semiring = self.algebra
         candidate = operands[0] if len(operands) == 1 else semiring.times(*operands)
         amount = functools.reduce(
-            xp.multiply,
+            jnp.multiply,
             factors,
             derivative(semiring.times, self.partial)(*operands) if self.partial else 1,
         )
         if isinstance(semiring, LogSumExp):
             counts = candidate != semiring.zero(value.dtype)
-            amount = amount * xp.exp((candidate - value) / semiring.temperature)
+            amount = amount * jnp.exp((candidate - value) / semiring.temperature)
         else:
             counts = (
                 (candidate == value) | (candidate != candidate)
                 if may_be_nan
                 else candidate == value
             )
-        return xp.where(counts, xp.asarray(amount, value.dtype), xp.zeros((), value.dtype))
+        return jnp.where(counts, jnp.asarray(amount, value.dtype), jnp.zeros((), value.dtype))
 
     @property
     def _terms(self) -> tuple[str, ...]:
@@ -341,6 +327,11 @@ def work_of(where: str, semiring: Semiring, inputs: Sequence[TensorMeta]) -> np.
     return dtype
 
 
+TURN_TERMS = 8
+"""Terms in each turn of a sum. More arrays are fetched than in `selection`: with 16 terms XLA CPU
+runs out of registers and takes twice as long.
+"""
+
 _SUMS = {
     Place.OUT: (Place.LHS, Place.RHS, "contracted", "rows", "columns"),
     Place.LHS: (Place.RHS, Place.OUT, "columns", "contracted", "rows"),
@@ -394,95 +385,3 @@ def vanishes(semiring: Semiring, partial: str) -> bool:
     """
     (out,) = jax.make_jaxpr(derivative(semiring.times, partial))(1.0, 1.0).jaxpr.outvars
     return getattr(out, "val", None) == 0.0
-
-
-# --- the sum in memory of operands and result -----------------------------------------------------
-#
-# A candidate has three indices beside the batch: contracted k, row r, column c. Each array has two
-# of them, and so does the result, which is summed over the third. If that one is called s, the
-# arrays are `first` (batch, s, i), `second` (batch, s, j) and `whole` (batch, i, j), whichever of
-# k, r and c these are, so one loop computes all three sums.
-
-Term = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
-"""A function (first, second, whole) -> the terms of the sum, for arrays that broadcast against each
-other.
-"""
-
-TURN_TERMS = 8
-"""Terms in each turn. More arrays are fetched than in `selection`: with 16 terms XLA CPU runs out
-of registers and takes twice as long.
-"""
-
-
-def summed(
-    term: Term,
-    first: Sequence[jax.Array],
-    second: Sequence[jax.Array],
-    whole: Sequence[jax.Array],
-    sizes: Sequence[int],
-    dtype: np.dtype,
-) -> jax.Array:
-    """The sum over s of term(first at s, second at s, whole), in lax.
-
-    Args:
-      term: elementwise.
-      first, second, whole: any number of arrays each.
-      sizes: of batch, s, i, j; they may be symbolic.
-      dtype: of the terms.
-
-    Returns:
-      (batch, i, j).
-
-    Cost: time of all terms; memory of the arrays and the result.
-    """
-    batch, count, *cells = sizes
-    if is_size(count, 0):
-        return jnp.zeros((batch, *cells), dtype)
-    if any(
-        is_size(size, 1) for size in sizes[1:]
-    ):  # there are no more terms than entries of some array
-        terms = term(
-            [x[..., None] for x in first],
-            [x[:, :, None, :] for x in second],
-            [x[:, None] for x in whole],
-        )
-        return jnp.sum(terms, axis=1)
-    width = min(count, TURN_TERMS) if isinstance(count, int) else TURN_TERMS
-    is_ragged = count % width != 0
-
-    def turn(i: jax.Array, total: jax.Array) -> jax.Array:
-        start = jnp.asarray(i, jnp.int32) * width
-        at = jnp.minimum(start + lax.iota(jnp.int32, width), jnp.asarray(count - 1, jnp.int32))
-        rows, columns = (
-            [jnp.take(x, at, axis=1, mode="clip") for x in side] for side in (first, second)
-        )
-        terms = [
-            term([x[:, t, :, None] for x in rows], [x[:, t, None, :] for x in columns], whole)
-            for t in range(width)
-        ]
-        if is_ragged:  # at the end the last entry was fetched again
-            terms = [
-                jnp.where(start + t < count, x, jnp.zeros_like(x)) for t, x in enumerate(terms)
-            ]
-        return total + selection.tree(operator.add, terms)
-
-    return lax.fori_loop(0, -(-count // width), turn, jnp.zeros((batch, *cells), dtype))
-
-
-def summed_in_numpy(
-    term: Term,
-    first: Sequence[np.ndarray],
-    second: Sequence[np.ndarray],
-    whole: Sequence[np.ndarray],
-    sizes: Sequence[int],
-    dtype: np.dtype,
-) -> np.ndarray:
-    """The definition: the same sum in NumPy, one s after another."""
-    batch, count, *cells = sizes
-    total = np.zeros((batch, *cells), dtype)
-    with np.errstate(all="ignore"):
-        for s in range(count):
-            total += term(
-                [x[:, s, :, None] for x in first], [x[:, s, None, :] for x in second], whole
-            )
-    return total

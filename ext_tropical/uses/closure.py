@@ -30,7 +30,6 @@ from ..algebra.semiring import (
     Semiring,
     as_selective,
     as_semiring,
-    filled,
     highest,
     lowest,
 )
@@ -91,7 +90,7 @@ def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -
             fix="Pass the number of factors.",
         )
     if n == 0:
-        one, zero = (filled(f(a.dtype), a.shape) for f in (algebra.one, algebra.zero))
+        one, zero = (jnp.full(a.shape, f(a.dtype), a.dtype) for f in (algebra.one, algebra.zero))
         return jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero)
     product = functools.partial(tropical_einsum, "...ij,...jk->...ik", semiring=algebra)
     bits = bin(n)[:1:-1]

@@ -113,8 +113,7 @@ def tropical_dot_general(
     *,
     semiring: Semiring | str = max_plus,
 ) -> jax.Array:
-    """Contraction by the dimension numbers of `jax.lax.dot_general`; not for entries of several
-    components.
+    """Contraction by the dimension numbers of `jax.lax.dot_general`.
 
     Args:
       lhs: an array, as for `tropical_einsum`.

@@ -14,7 +14,6 @@ from .shared import OK, show
 
 _OPTIONAL = {
     "flatbuffers": "exported programs",
-    "tqdm": "progress bars",
     "matplotlib": "pictures of the demo",
 }
 

@@ -241,19 +241,18 @@ def slice_lengths(
     memory: Memory,
     memory_limit: int | None,
     least: int = 1,
-    kept: str = "",
 ) -> dict[str, int]:
     """The length of every label in a slice.
 
     Labels are shortened, each time the one that helps most, until the peak is within the limit, and
-    then the one with which so many devices take the least time.
+    then the one with which so many devices take the least time. All stay whole if one has no
+    entries.
 
     Args:
       where: of an error.
       memory: of the plan.
       memory_limit: bytes, or None.
       least: slices that are wanted, one for each device, if there are so many entries.
-      kept: labels that stay whole; all do if one has no entries.
 
     Raises:
       InvalidConfig: no slices are within the limit, or too many are needed.
@@ -269,8 +268,8 @@ def slice_lengths(
             needed="concrete sizes",
             fix="Leave it out, or trace with concrete sizes.",
         )
-    if 0 in whole.values():
-        kept = "".join(whole)  # a step over nothing has its own result in no slice
+    # A step over nothing has its own result in no slice.
+    kept = "".join(whole) if 0 in whole.values() else ""
     lengths = dict(whole)
     if memory_limit is not None:
         _shorten(where, memory, lengths, memory_limit, kept)

@@ -64,7 +64,7 @@ class Spread:
             run, mesh=self.mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=is_checked
         )(*arrays)
 
-    def merged(self, join: Callable[[State, State], State], state: State, lead: int = 0) -> State:
+    def merged(self, join: Callable[[State, State], State], state: State) -> State:
         """Inside `everywhere`: the states of all devices, joined from the first to the last.
 
         Each device joins a part of the entries and sends it to all: twice the bytes of a state
@@ -72,33 +72,27 @@ class Spread:
 
         Args:
           join: of two states, entry by entry.
-          state: of this device: arrays of one size, after the first axes.
-          lead: how many first axes are not split.
+          state: of this device: arrays of one size.
         """
         count = self.devices
 
         def scattered(x: jax.Array) -> jax.Array:
-            """(lead, devices, entries of this device)."""
-            shape = x.shape[:lead]
-            flat = x.reshape(*shape, -1)
-            own = -(-flat.shape[-1] // count)
-            padding = [(0, 0)] * lead + [(0, own * count - flat.shape[-1])]
-            split = jnp.pad(flat, padding).reshape(*shape, count, own)
-            return lax.all_to_all(split, self.axes, lead, lead)
+            """(devices, entries of this device)."""
+            own = -(-x.size // count)
+            split = jnp.pad(x.reshape(-1), (0, own * count - x.size)).reshape(count, own)
+            return lax.all_to_all(split, self.axes, 0, 0)
 
         parts = jax.tree.map(scattered, state)
 
         def of(device: jax.Array | int) -> State:
             return jax.tree.map(
-                lambda x: lax.dynamic_index_in_dim(x, device, lead, keepdims=False), parts
+                lambda x: lax.dynamic_index_in_dim(x, device, keepdims=False), parts
             )
 
         own = lax.fori_loop(1, count, lambda d, before: join(before, of(d)), of(0))
 
         def gathered(x: jax.Array, like: jax.Array) -> jax.Array:
-            flat = lax.all_gather(x, self.axes, axis=lead, tiled=True)
-            size = math.prod(like.shape[lead:])
-            return lax.slice_in_dim(flat, 0, size, axis=lead).reshape(like.shape)
+            return lax.all_gather(x, self.axes, tiled=True)[: like.size].reshape(like.shape)
 
         return jax.tree.map(gathered, own, state)
 

@@ -18,7 +18,6 @@ from ext_tropical import (
     closure,
     log_sum_exp,
     max_plus,
-    min_plus,
     plan_tropical_einsum,
     register,
     tropical_einsum,
@@ -104,21 +103,8 @@ test_refusals = refusals(
         )
         for dtype in (np.complex128, np.uint8, bool, np.int16)
     ),
-    *(
-        (
-            DTypeError,
-            "accumulate='float32' with",
-            functools.partial(product, A.astype(dtype), B.astype(dtype), accumulate="float32"),
-        )
-        for dtype in (np.int32, np.float64)
-    ),
     (InvalidConfig, "member of Outputs", lambda: TropicalEinsum(max_plus, "ij,jk->ik", "value")),
     (InvalidConfig, "member of Ties", lambda: TropicalEinsum(max_plus, "ij,jk->ik", ties="first")),
-    (
-        InvalidConfig,
-        "accumulate: given 'float64'; needed None or 'float32'",
-        lambda: product(accumulate="float64"),
-    ),
     (
         InvalidConfig,
         r"ties: given 'second'; needed 'first' or 'split'",
@@ -172,10 +158,6 @@ def test_what_is_taken():
     assert tropical_einsum("i->", A[0], semiring=log_sum_exp) == tropical_einsum(
         "i->", A[0], semiring=log_sum_exp(1.0)
     )
-    assert (
-        product(A.astype(np.float32), B.astype(np.float32), accumulate="float32").dtype
-        == np.float32
-    )
     result = tropical_einsum_with_argmax("ij,jk->ik", [[0.0, 1.0]], [[2.0], [3.0]])
     assert (result.value.item(), result.coordinates()["j"].item()) == (4.0, 1)
 
@@ -212,19 +194,6 @@ def test_unknown_semirings_are_told_the_known():
         assert all(repr(known) in str(error.value) for known in SEMIRINGS)
     np.testing.assert_array_equal(
         tropical_einsum("ij,jk->ik", A, B, semiring="min_plus"), np.full((2, 4), 2)
-    )
-
-
-@pytest.mark.parametrize("call", [tropical_einsum, best_assignment, plan_tropical_einsum])
-@pytest.mark.parametrize(
-    "semiring", [min_plus, "min_plus", log_sum_exp, log_sum_exp(0.5)], ids=repr
-)
-def test_a_semiring_among_the_operands_is_named(call, semiring):
-    ends_in(
-        lambda: call("ij,jk->ik", A, B, semiring),
-        DTypeError,
-        r"given the semiring (\S+) among the operands; .* Pass it by keyword: "
-        r"semiring=\1\.",
     )
 
 
@@ -324,7 +293,7 @@ def test_an_eager_step_is_checked_once(fn, monkeypatch):
                 {"equation": "ik,kj->ij"},
                 {"ties": "split"},
                 {"rhs": x[:, :1]},
-                {"progress": 1},
+                {"over": 1},
             )
         ),
         TypeError,
@@ -372,7 +341,6 @@ OPTIONS = [
     {"semiring": 3},
     {"ties": "second"},
     {"ties": "split", "semiring": "log_sum_exp"},
-    {"accumulate": "float64"},
     {"optimize": "no_such"},
     {"optimize": 3},
     {"optimize": [(0, 7)]},
@@ -382,7 +350,6 @@ OPTIONS = [
     {"memory_limit": 1},
     {"over": "no_axis"},
     {"over": 3},
-    {"progress": "yes"},
     {"slices": 0},
     {"dtype": "no_dtype"},
 ]

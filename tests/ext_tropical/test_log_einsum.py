@@ -70,14 +70,10 @@ def step(equation, temperature=1.0):
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize(("temperature", "equation"), in_turn([0.05, 1.0, 40.0], EQUATIONS, 1))
-def test_values_on_both_routes(temperature, equation):
+def test_values(temperature, equation):
     xs = operands(equation, normal())
     want = judge(equation, temperature, *xs)
-    for got in (
-        step(equation, temperature)(*xs),
-        LogEinsum(temperature, equation).eager_execute(*xs)[0],
-    ):
-        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(step(equation, temperature)(*xs), want, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.few(3)
@@ -96,8 +92,7 @@ def test_special_values(equation):
             want = judge(equation, 1.0, *xs)
         axes = tuple(range(rank, total.ndim))
         want = np.where((total == np.inf).any(axes) & ~np.isnan(total).any(axes), np.inf, want)
-        for got in (step(equation)(*xs), LogEinsum(1.0, equation).eager_execute(*xs)[0]):
-            np.testing.assert_allclose(got, want, rtol=1e-13)
+        np.testing.assert_allclose(step(equation)(*xs), want, rtol=1e-13)
 
 
 def test_an_empty_contraction_is_the_zero():

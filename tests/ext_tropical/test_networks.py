@@ -2,12 +2,9 @@
 gradient that follows.
 """
 
-import contextlib
 import functools
-import io
 import itertools
 import random
-import sys
 
 import chex
 import jax
@@ -265,31 +262,6 @@ def test_three_hundred_matrices_are_one_op():
 # --- what is printed, and what is refused ---------------------------------------------------------
 
 
-def test_a_bar_shows_the_slices():
-    a = np.random.default_rng(0).normal(size=(64, 64))
-    limit = SCRATCH + 160_000
-    shown = io.StringIO()
-    with contextlib.redirect_stderr(shown):
-        value = tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit, progress=True)
-    plan = plan_tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit)
-    assert f"{plan.slices}/{plan.slices}" in shown.getvalue()
-    np.testing.assert_array_equal(
-        value, tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit)
-    )
-
-
-def test_what_is_not_installed(monkeypatch):
-    a = np.ones((64, 64))
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    ends_in(
-        lambda: tropical_einsum(
-            "ij,jk,kl->il", a, a, a, memory_limit=SCRATCH + 160_000, progress=True
-        ),
-        Unsupported,
-        r"no package tqdm.*pip install 'tenferro-jax\[progress\]'",
-    )
-
-
 MATRICES = np.ones((2, 2, 2))
 LARGE = np.ones((64, 64))
 
@@ -334,16 +306,7 @@ test_refusals = refusals(
     ),
     *(
         (InvalidConfig, "", functools.partial(tropical_einsum, "ij,jk->ik", *MATRICES, **options))
-        for options in ({"progress": "yes"}, {"memory_limit": [1]}, {"memory_limit": np.float32(3)})
-    ),
-    (
-        Unsupported,
-        "progress: given operands inside a transform",
-        lambda: jax.jit(
-            lambda a: tropical_einsum(
-                "ij,jk->ik", a, a, memory_limit=SCRATCH + 160_000, progress=True
-            )
-        )(LARGE),
+        for options in ({"memory_limit": [1]}, {"memory_limit": np.float32(3)})
     ),
     (
         Unsupported,

@@ -22,11 +22,11 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from tenferro_jax.einsum.slices import SCRATCH
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import InvalidConfig, Unsupported
 
 from ..helpers import each_ends_in, mesh, near
 from .judges import refusals
-from .sums import Modulo, Ways
+from .sums import Modulo
 
 CHAIN = "ij,jk,kl->il"
 
@@ -37,8 +37,6 @@ def tables(semiring, shape=(8, 16), seed=0):
     shapes = (m, n), (n, n), (n, m)
     if isinstance(semiring, Modulo):
         return [rng.integers(0, 7, s).astype(np.int32) for s in shapes]
-    if isinstance(semiring, Ways):
-        return [rng.integers(0, 5, (2, *s)).astype(np.float32) for s in shapes]
     return [rng.integers(1, 5, s).astype(np.float32) for s in shapes]
 
 
@@ -54,12 +52,11 @@ SEMIRINGS = {
     **dict.fromkeys(("max_plus", "min_plus", "max_mul", "min_max")),
     "log_sum_exp": log_sum_exp(0.5),
     "mod 7": Modulo(7),
-    "ways": Ways(),
 }
 
 
 @pytest.mark.parametrize("name", SEMIRINGS)
-def test_merged_slices_are_the_einsum_in_any_order_and_by_a_pickled_plan(name):
+def test_merged_slices_are_the_einsum_by_a_pickled_plan(name):
     semiring = SEMIRINGS[name] or name
     operands = tables(semiring)
     plan = planned(semiring)
@@ -68,15 +65,14 @@ def test_merged_slices_are_the_einsum_in_any_order_and_by_a_pickled_plan(name):
     assert plan.slices > 2
     parts = [loaded.run(i, *operands) for i in range(plan.slices)]
     want = tropical_einsum(CHAIN, *operands, semiring=semiring, memory_limit=plan.peak)
-    for order in (parts, parts[::-1], parts[1::2] + parts[::2]):
-        found = plan.merge(iter(order))
-        np.testing.assert_array_equal(found.value, want)
-        assert found.labels == {}
+    found = plan.merge(iter(parts))
+    np.testing.assert_array_equal(found.value, want)
+    assert found.labels == {}
 
 
 @pytest.mark.parametrize("name", ["max_plus", "min_max"])
 @pytest.mark.parametrize("nan", [False, True])
-def test_assignments_are_the_first_whatever_the_order(name, nan):
+def test_assignments_are_the_first(name, nan):
     """Few distinct entries, so that several slices have a best assignment; and NaN."""
     operands = tables(name, seed=1)
     if nan:
@@ -84,12 +80,7 @@ def test_assignments_are_the_first_whatever_the_order(name, nan):
     plan = planned(name, operands=operands)
     parts = [plan.run(i, *operands, labels=True) for i in range(plan.slices)]
     want = best_assignment(CHAIN, *operands, semiring=name, memory_limit=plan.peak)
-    for order in (parts, parts[::-1]):
-        found = plan.merge(order)
-        np.testing.assert_array_equal(found.value, want.value)
-        np.testing.assert_array_equal(found.feasible, want.feasible)
-        for label, index in want.labels.items():
-            np.testing.assert_array_equal(found.labels[label], index)
+    chex.assert_trees_all_equal(tuple(plan.merge(parts)), tuple(want))
 
 
 def test_slices_of_the_output_and_a_plan_of_one_slice():
@@ -125,26 +116,22 @@ merge = PLAN.merge
 
 
 test_refusals = refusals(
-    (InvalidConfig, "merge.*slice 0 twice", lambda: merge([*PARTS, PARTS[0]])),
-    (InvalidConfig, "merge.*slice 2 twice", lambda: merge([PARTS[2], PARTS[2]])),
-    (InvalidConfig, "slices: 2 missing", lambda: merge([p for p in PARTS if p.number != 2])),
-    (InvalidConfig, "given 0 of .* slices: 0, 1, 2", lambda: merge([])),
-    (InvalidConfig, "a SlicePart", lambda: merge([PARTS[0].value])),
-    (InvalidConfig, "slice -1", lambda: merge(replaced(number=-1))),
-    (InvalidConfig, "slice True", lambda: merge(replaced(number=True))),
+    (InvalidConfig, "merge.*given slice 3; needed slice 2", lambda: merge([*PARTS[:2], PARTS[3]])),
+    (InvalidConfig, "merge.*given slice 0; needed slice 1", lambda: merge([PARTS[0], PARTS[0]])),
+    (InvalidConfig, "given 2 slices; needed all", lambda: merge(PARTS[:2])),
+    (InvalidConfig, "given 0 slices", lambda: merge([])),
     (
         InvalidConfig,
-        "slice 0 of float64",
+        "slice 0 of .*float64",
         lambda: merge(replaced(value=PARTS[0].value.astype(float))),
     ),
-    (InvalidConfig, "slice 0 of float32", lambda: merge(replaced(value=PARTS[0].value[:1]))),
-    (InvalidConfig, "slice 0 of list", lambda: merge(replaced(value=PARTS[0].value.tolist()))),
-    (InvalidConfig, "slice 1 with labels j, k", lambda: merge([PARTS[0], LABELLED])),
+    (InvalidConfig, "slice 0 of .*float32", lambda: merge(replaced(value=PARTS[0].value[:1]))),
+    (InvalidConfig, "slice 1 of .*'j'", lambda: merge([PARTS[0], LABELLED])),
     (InvalidConfig, "slice 1000.*a number from 0 to", lambda: PLAN.run(1000, *OPERANDS)),
     (InvalidConfig, "slice 0.5", lambda: PLAN.run(0.5, *OPERANDS)),
-    (InvalidConfig, "2 operands", lambda: run(*OPERANDS[:2])),
-    (ShapeError, r"operand 1: given shape \(8, 16\)", lambda: run(OPERANDS[0], *OPERANDS[:2])),
-    (DTypeError, "operand 0: given float64", lambda: run(*(x.astype(float) for x in OPERANDS))),
+    (InvalidConfig, "run of a plan.*operands float32", lambda: run(*OPERANDS[:2])),
+    (InvalidConfig, r"operands float32\(8, 16\), ", lambda: run(OPERANDS[0], *OPERANDS[:2])),
+    (InvalidConfig, "operands float64", lambda: run(*(x.astype(float) for x in OPERANDS))),
     (Unsupported, "inside a transform", lambda: jax.jit(lambda *xs: run(*xs).value)(*OPERANDS)),
     (
         InvalidConfig,
@@ -299,7 +286,6 @@ def test_refusals_over_devices():
         (lambda: tropical_einsum(CHAIN, *x, over="d"), InvalidConfig, "no mesh"),
         (lambda: under(over="rows"), InvalidConfig, "over: given 'rows'; needed one of 'd'"),
         (lambda: under(over=()), InvalidConfig, "the name of a mesh axis"),
-        (lambda: under(over="d", progress=True), Unsupported, "Leave out progress or over"),
         (lambda: under(over="d", ties="split"), Unsupported, "Leave out memory_limit and over"),
         (lambda: under(over="d", memory_limit=1), InvalidConfig, "at least"),
         (

@@ -34,18 +34,17 @@ from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
 from ext_tropical.uses.closure import matrix_power
 from tenferro_jax.einsum.slices import SCRATCH
-from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json
 
 from ..helpers import ends_in, equal, passes
 from ..sweep import some
 from .bank import OPT_EINSUM, sized
-from .judges import refusals
-from .sums import ByMatmul, Counting, Modulo, Parity, Polynomial, Ways
+from .judges import refusals, temporary_bytes
+from .sums import ByMatmul, Counting, Modulo, Parity
 
 N = 7
-DEGREE = 3
 
 
 def residues(rng, shape):
@@ -64,63 +63,10 @@ def parity(equation, *xs):
     return np.einsum(equation, *(x.astype(object) * 1 for x in xs), optimize=False) % 2 == 1
 
 
-def scored(rng, shape):
-    scores = rng.choice([-np.inf, 0.0, 1.0, 2.0], shape)
-    return np.stack([scores, np.where(scores > -np.inf, rng.integers(1, 3, shape), 0)])
-
-
-class Pair:
-    """A best score and its number, for np.einsum on object arrays."""
-
-    def __init__(self, best, number):
-        self.best, self.number = best, number
-
-    def __add__(self, other):
-        if self.best == other.best:
-            return Pair(self.best, self.number + other.number)
-        return max(self, other, key=lambda pair: pair.best)
-
-    def __radd__(self, other):  # NumPy starts its sums from the integer 0
-        return self
-
-    def __mul__(self, other):
-        return Pair(self.best + other.best, self.number * other.number)
-
-
-def ways(equation, *xs):
-    pairs = (np.vectorize(Pair, otypes=[object])(*x) for x in xs)
-    found = np.einsum(equation, *pairs, optimize=False)
-    return np.stack(
-        [np.vectorize(lambda p: p.best)(found), np.vectorize(lambda p: p.number)(found)]
-    )
-
-
-def coefficients(rng, shape):
-    return rng.integers(-2, 3, (DEGREE + 1, *shape)).astype(np.int32)
-
-
-def polynomials(equation, *xs):
-    """Products of NumPy's polynomials, cut at the end."""
-    entries = []
-    for x in xs:
-        entry = np.empty(x.shape[1:], object)
-        for i in np.ndindex(entry.shape):
-            entry[i] = np.polynomial.Polynomial(x[:, *i].astype(float))
-        entries.append(entry)
-    found = np.asarray(np.einsum(equation, *entries, optimize=False), object)
-    out = np.zeros((DEGREE + 1, *found.shape))
-    for i in np.ndindex(found.shape):
-        cut = found[i].coef[: DEGREE + 1]
-        out[: len(cut), *i] = cut
-    return out
-
-
 JUDGED = {
     "modulo": (Modulo(N), residues, modulo),
     "by matmul": (ByMatmul(N), residues, modulo),
     "parity": (Parity(), bits, parity),
-    "ways": (Ways(), scored, ways),
-    "polynomials": (Polynomial(DEGREE), coefficients, polynomials),
 }
 
 
@@ -154,24 +100,19 @@ def chain(kind, long):
 @pytest.mark.parametrize("kind", JUDGED)
 def test_every_route_gives_the_same_bits(kind):
     semiring, _, judge = JUDGED[kind]
-    operands = chain(kind, 60 if kind == "polynomials" else 1100)
+    operands = chain(kind, 1100)
     solve = functools.partial(tropical_einsum, CHAIN, semiring=semiring)
     value = solve(*operands)
     np.testing.assert_array_equal(value, judge(CHAIN, *operands))
     specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
     sliced = plan_tropical_einsum(CHAIN, *specs, semiring=semiring, memory_limit=SCRATCH + 20_000)
     assert sliced.slices > 1
-    lead = semiring.components > 0
-    batch = functools.partial(jnp.stack, axis=lead)
     routes = {
         "jit": jax.jit(solve)(*operands),
         "export": tj.load_exported(tj.export(solve, *specs).to_bytes()).call(*operands),
         "slices": jax.jit(functools.partial(solve, memory_limit=SCRATCH + 20_000))(*operands),
         "no plan": solve(*operands, optimize=False),
-        "progress": solve(*operands, memory_limit=SCRATCH + 20_000, progress=True),
-        "vmap": jax.vmap(solve, int(lead), int(lead))(*(batch([x, x]) for x in operands)).take(
-            1, int(lead)
-        ),
+        "vmap": jax.vmap(solve)(*(jnp.stack([x, x]) for x in operands))[1],
         "vmap of one": jax.vmap(solve, (None, -1, None))(
             operands[0], jnp.stack([operands[1]] * 2, -1), operands[2]
         )[1],
@@ -186,9 +127,8 @@ def test_symbolic_sizes(kind):
     semiring, _, judge = JUDGED[kind]
     solve = functools.partial(tropical_einsum, "ij,jk->ki", semiring=semiring)
     sizes = jax.export.symbolic_shape("i, j, k")
-    lead = (semiring.components,) * bool(semiring.components)
     dtype = chain(kind, 1)[0].dtype
-    specs = [jax.ShapeDtypeStruct((*lead, *sizes[at : at + 2]), dtype) for at in (0, 1)]
+    specs = [jax.ShapeDtypeStruct(sizes[at : at + 2], dtype) for at in (0, 1)]
     program = tj.export(solve, *specs)
     rng = np.random.default_rng(0)
     for i, j, k in ((3, 1100 if kind == "modulo" else 40, 2), (2, 5, 1), (1, 33, 4)):
@@ -221,15 +161,14 @@ def test_nothing_contracted_and_empty_axes(kind):
     solve = functools.partial(tropical_einsum, semiring=semiring)
     empty = solve("ij,jk->ik", made(rng, (2, 0)), made(rng, (0, 3)))
     zero = np.asarray(semiring.zero(np.dtype(empty.dtype)))
-    lead = zero.shape
     equal(
-        (empty, np.broadcast_to(zero[..., None, None], (*lead, 2, 3))),
+        (empty, np.full((2, 3), zero)),
         (solve("i->", made(rng, (0,))), zero),
         (solve("i,ij,j->", made(rng, (2,)), made(rng, (2, 0)), made(rng, (0,))), zero),
     )
-    assert solve("ij,jk->ik", made(rng, (0, 2)), made(rng, (2, 3))).shape == (*lead, 0, 3)
+    assert solve("ij,jk->ik", made(rng, (0, 2)), made(rng, (2, 3))).shape == (0, 3)
     x = made(rng, (2, 3))
-    equal((solve("ij->ij", x), x), (solve("ij->ji", x), np.swapaxes(x, -1, -2)))
+    equal((solve("ij->ij", x), x), (solve("ij->ji", x), x.T))
 
 
 @pytest.mark.few(5)
@@ -251,7 +190,7 @@ def test_ellipses_and_sizes_of_one(kind, equation, shapes):
     operands = [made(rng, shape) for shape in shapes]
     got = tropical_einsum(equation, *operands, semiring=semiring)
     if equation == "ij,jk->":  # NumPy's einsum repeats entries only where the label is elsewhere
-        operands[0] = np.repeat(operands[0], 3, -1)[((slice(None),) * (operands[0].ndim - 2))]
+        operands[0] = np.repeat(operands[0], 3, -1)
     np.testing.assert_array_equal(got, judge(equation, *operands))
 
 
@@ -259,22 +198,11 @@ def test_ellipses_and_sizes_of_one(kind, equation, shapes):
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("kind", ["modulo", "ways"])
-def test_not_all_candidates_are_held(kind):
-    semiring = JUDGED[kind][0]
-    shape = (semiring.components,) * bool(semiring.components) + (256, 256)
-    spec = jax.ShapeDtypeStruct(shape, chain(kind, 1)[0].dtype)
-    solve = functools.partial(tropical_einsum, "ij,jk->ik", semiring=semiring)
-    memory = jax.jit(solve).lower(spec, spec).compile().memory_analysis()
-    operand = np.prod(shape) * spec.dtype.itemsize
-    assert memory.temp_size_in_bytes < 20 * operand  # all candidates are 256 times an operand
-
-
-def test_components_are_never_sliced():
-    shapes = ((2, 64, 512), (2, 512, 64))
-    plan = plan_tropical_einsum("ij,jk->ik", *shapes, semiring=Ways(), memory_limit=150_000)
-    assert plan.slices > 1
-    assert plan.output[0] not in plan.sliced
+def test_not_all_candidates_are_held():
+    spec = jax.ShapeDtypeStruct((256, 256), np.int32)
+    solve = functools.partial(tropical_einsum, "ij,jk->ik", semiring=Modulo(N))
+    # All candidates are 256 times an operand.
+    assert temporary_bytes(solve, spec, spec) < 20 * 4 * 256**2
 
 
 def test_graphs_keep_the_semiring():
@@ -294,8 +222,6 @@ def test_graphs_keep_the_semiring():
     [
         SumEinsum(Modulo(5), "ij,jk->ik"),
         SumEinsum(ByMatmul(5), "bij,bj->ib"),
-        SumEinsum(Ways(), "zij,zjk->zik"),
-        SumEinsum(Polynomial(2), "ijz->zi"),
         SumEinsum(Counting(), "ijk->ki"),
     ],
     ids=repr,
@@ -314,8 +240,6 @@ def test_steps_conform(op):
         (ByMatmul(4), np.arange(4, dtype=np.int64)),
         (Parity(), np.array([False, True])),
         (Counting(), np.array([0, 1, -2, 5], np.int32)),
-        (Ways(), np.array([[-np.inf, 0, 0, 2], [0, 1, 3, 2]], np.float32)),
-        (Polynomial(2), np.array([[0, 1, 2, 0], [0, 0, 1, 3], [0, 0, -1, 1]], np.int32)),
     ],
     ids=repr,
 )
@@ -345,12 +269,6 @@ def test_broken_laws_are_named(name, parts, law):
     found = broken_laws(changed(Modulo, f"broken_{name}", **parts)(5), np.arange(5, dtype=np.int32))
     assert law in found
     assert broken_laws(Modulo(5), np.arange(5, dtype=np.int32)) == {}
-
-
-def test_a_broken_law_of_pairs_is_named():
-    first = changed(Ways, "first_of_ways", plus=lambda s, x, y: (jnp.maximum(x[0], y[0]), x[1]))()
-    values = np.array([[-np.inf, 0, 1], [0, 1, 2]])
-    assert broken_laws(first, values)["plus commutes"] == ((-np.inf, 0.0), (0.0, 1.0))
 
 
 NOT_NEUTRAL = {
@@ -388,51 +306,33 @@ def test_a_zero_that_does_not_absorb_is_refused():
 
 
 MISTAKES = {
-    "components": (-1, "components is -1, where an int of at least 0"),
-    "zero": (
-        lambda s, dtype: np.zeros((), dtype),
-        r"zero.* returns float32\[\], where float32\[2\]",
-    ),
-    "times": (lambda s, x, y: x[0] + y[0], "times raises TypeError.* is no tuple of 2 arrays"),
-    "plus": (lambda s, x, y: (x[0], x[1].astype(int)), "plus returns int"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_method_that_returns_something_else_is_named(name):
-    wrong, text = MISTAKES[name]
-    semiring = changed(Ways, f"mistake_in_{name}_of_ways", **{name: wrong})()
-    ends_in(
-        lambda: tropical_einsum("i->", np.ones((2, 3), np.float32), semiring=semiring),
-        InvalidConfig,
-        text,
-    )
-
-
-MISTAKES_OF_INTEGERS = {
     "times": (
         lambda s, x, y: x.astype(jnp.float32) * y.astype(jnp.float32),
         "times returns float32",
     ),
     "plus": (lambda s, x, y: (x + y) / 1, "plus returns float"),
+    "zero": (
+        lambda s, dtype: np.zeros(2, dtype),
+        r"zero.* returns float32\[2\], where float32\[\] is needed",
+    ),
     "matmul": (
         lambda s, x, y: jnp.swapaxes(x @ y, -1, -2),
-        r"matmul returns int32\[1, 2, 3\]; needed int32\[1, 3, 2\]",
+        r"matmul returns float32\[1, 4, 2\], where float32\[1, 2, 4\] is needed",
     ),
     "matmul ": (
         lambda s, x, y: jnp.matmul(x, y).reshape(7),
-        "given matmul raises TypeError: .*needed the product of the matrices, or None",
+        "matmul raises TypeError",
     ),
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES_OF_INTEGERS)
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_the_dtype_that_is_used_is_named(name):
     """Also if the class takes floats, where it returns what it should."""
-    wrong, text = MISTAKES_OF_INTEGERS[name]
+    wrong, text = MISTAKES[name]
     dtypes = ("int32", "float32")
     parts = {"dtypes": dtypes, "times": lambda s, x, y: x * y, "plus": lambda s, x, y: x + y}
-    number = list(MISTAKES_OF_INTEGERS).index(name)
+    number = list(MISTAKES).index(name)
     semiring = changed(Modulo, f"mistake_{number}_of_integers", **(parts | {name.strip(): wrong}))(
         7
     )
@@ -442,13 +342,13 @@ def test_a_mistake_in_the_dtype_that_is_used_is_named(name):
 
 # --- refusals -------------------------------------------------------------------------------------
 
-X = np.ones((2, 3, 3))
+X = np.ones((3, 3))
 PLAIN = np.ones((3, 3), np.int32)
-NO_DERIVATIVE = r"sum_einsum.v1: given ways, whose plus does not select.*jax.lax.stop_gradient"
+NO_DERIVATIVE = r"sum_einsum.v1: given counting, whose plus does not select.*jax.lax.stop_gradient"
 
 
 def total(equation, *xs, **how):
-    return tropical_einsum(equation, *xs, semiring=Ways(), **how).sum()
+    return tropical_einsum(equation, *xs, semiring=Counting(), **how).sum()
 
 
 test_refusals = refusals(
@@ -492,24 +392,6 @@ test_refusals = refusals(
         )
     ),
     (InvalidConfig, "given max_plus; needed a semiring that", lambda: SumEinsum(max_plus, "ij->i")),
-    (InvalidConfig, "needed a label of the components", lambda: SumEinsum(Ways(), "ij,jk->ik")),
-    (
-        ShapeError,
-        r"operand 1: given shape \(3, 3\); needed first the 2 components of an entry of ways",
-        lambda: tropical_einsum("ij,jk->ik", X, X[0], semiring=Ways()),
-    ),
-    (
-        ShapeError,
-        r"operand 0: given shape \(3, 3\); needed first the 2 components",
-        lambda: plan_tropical_einsum("ij->i", (3, 3), semiring=Ways()),
-    ),
-    (
-        ShapeError,
-        "sum_einsum.*given dimensions 3 and 2; needed equal",
-        lambda: jax.eval_shape(
-            lambda x: tj.extension.apply(SumEinsum(Ways(), "zij->zi"), x), np.ones((3, 3, 3))
-        ),
-    ),
     (
         DTypeError,
         "given dtype float64 under modulo.n=5.; needed one of int32, int64",
@@ -517,15 +399,8 @@ test_refusals = refusals(
     ),
     (
         InvalidConfig,
-        "broken_laws, values: given .*needed shape .2, 'n'., no NaN",
-        lambda: broken_laws(Ways(), np.ones(3)),
-    ),
-    (
-        InvalidConfig,
-        "components is 2, where 0 is needed",
-        lambda: tropical_einsum(
-            "i->", np.ones(3), semiring=changed(type(max_plus), "best_of_two", components=2)()
-        ),
+        "broken_laws, values: given .*needed shape .n,., no NaN",
+        lambda: broken_laws(Counting(), np.ones((2, 3))),
     ),
     (
         InvalidConfig,
@@ -541,9 +416,3 @@ def test_reductions_and_powers():
     for n in range(4):
         power = np.linalg.matrix_power(x, n) % 11
         np.testing.assert_array_equal(matrix_power(x, n, semiring=Modulo(11)), power)
-    pairs = np.stack([np.where(x % 2, 1.0, 0.0), np.ones((3, 3))])
-    np.testing.assert_array_equal(
-        matrix_power(pairs, 2, semiring=Ways()), ways("ij,jk->ik", pairs, pairs)
-    )
-    none = matrix_power(pairs, 0, semiring=Ways())
-    np.testing.assert_array_equal(none, np.where(np.eye(3), [[[0]], [[1]]], [[[-np.inf]], [[0]]]))

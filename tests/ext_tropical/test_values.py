@@ -291,13 +291,8 @@ def test_sixteen_bit_floats_compute_in_float32(name, dtype):
     result = tropical_einsum_with_argmax("ij,jk->ik", lhs, rhs, semiring=semiring(name))
     assert result.value.dtype == dtype
     equal((result.value, jnp.asarray(value).astype(dtype)), (result.winner, winner))
-    kept = tropical_einsum("ij,jk->ik", lhs, rhs, semiring=semiring(name), accumulate="float32")
-    assert kept.dtype == np.float32
-    np.testing.assert_array_equal(kept, value)
     grads = jax.grad(
-        lambda a, b: tropical_einsum(
-            "ij,jk->ik", a, b, semiring=semiring(name), accumulate="float32"
-        ).sum()
+        lambda a, b: tropical_einsum("ij,jk->ik", a, b, semiring=semiring(name)).sum()
     )(lhs, rhs)
     assert grads.dtype == dtype
 
