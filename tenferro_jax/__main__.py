@@ -5,7 +5,6 @@ new, doctor.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 
@@ -15,9 +14,6 @@ from .command import check, doctor, inspect, new
 from .command.shared import INTERRUPTED, USAGE, show
 from .errors import TenferroError
 from .version import __version__
-
-PYTHON = re.compile(r"load_graph\(\.\.\., trusted=True\)|trusted=True")
-"""What errors tell a program to write where a command has the option --trusted."""
 
 
 def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
@@ -55,7 +51,7 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
         SystemExit,
     ) as error:  # of the target, because exit code 1 is for a failed check
         problem = f"{type(error).__name__}: {error}"
-    problem = PYTHON.sub("--trusted", " ".join(problem.split()))
+    problem = " ".join(problem.split()).replace("load_graph(..., trusted=True)", "--trusted")
     show(f"error: {problem}", sys.stderr)
     return USAGE
 

@@ -41,8 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trusted",
         action="store_true",
-        help="read an exported program without a footer or with a damaged one too; have installed "
-        "packages register the extensions of a graph",
+        help="have installed packages register the extensions of a graph",
     )
     parser.add_argument(
         "--register",
@@ -64,7 +63,7 @@ def inspect(chosen: argparse.Namespace) -> int:
         found = load_graph(chosen.file, skip_missing_extensions=True, trusted=chosen.trusted)
         shown = _of_graph(found, content)
     else:
-        shown = _of_program(load_exported(pathlib.Path(chosen.file), trusted=chosen.trusted))
+        shown = _of_program(load_exported(pathlib.Path(chosen.file)))
     facts = {
         "file": chosen.file,
         "bytes": len(content),

@@ -74,13 +74,9 @@ def tree_json(tree: PyTreeDef, other: Callable[[PyTreeDef], PyTree]) -> PyTree:
     return [*head, *(tree_json(child, other) for child in tree.children())]
 
 
-def tree_of(
-    plain: object,
-    other: Callable[[list[PyTree]], PyTree],
-    word: Callable[[str], str] = str,
-) -> PyTree:
-    """A tree with the structure that `tree_json` wrote, and zeros as leaves; each key that is text
-    is passed through `word`, other lists through `other`.
+def tree_of(plain: object, other: Callable[[list[PyTree]], PyTree]) -> PyTree:
+    """A tree with the structure that `tree_json` wrote, and zeros as leaves; other lists are passed
+    through `other`.
 
     Raises:
       ValueError: other JSON.
@@ -91,11 +87,10 @@ def tree_of(
         case 0 if type(plain) is int:
             return 0
         case ["tuple" | "list" as kind, *items]:
-            made = [tree_of(item, other, word) for item in items]
+            made = [tree_of(item, other) for item in items]
             return made if kind == "list" else tuple(made)
         case ["dict", [*keys], *items] if all(type(key) in (str, int) for key in keys):
-            names = [word(key) if type(key) is str else key for key in keys]
-            return dict(zip(names, (tree_of(item, other, word) for item in items), strict=True))
+            return dict(zip(keys, (tree_of(item, other) for item in items), strict=True))
         case [*parts]:
             return other(parts)
     raise ValueError(f"{plain!r:.100} instead of a tree")

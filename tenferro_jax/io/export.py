@@ -17,7 +17,6 @@ from ..jax_seam import is_symbolic_dim
 from ..shapes import PyTree, as_operand, require_x64_leaves
 from .container import described
 from .exported import ExportedProgram, orders, with_derivatives
-from .trees import require_lasting
 
 
 def export(
@@ -80,7 +79,6 @@ def export(
         specs, fn = graph.input_specs, graph.to_jax()
     _require_options(platforms, vjp_order, compatibility, custom_calls)
     require_x64_leaves(specs, "export")
-    require_lasting(jax.tree.structure(specs), "export, arguments")
     for leaf in jax.tree.leaves(specs):
         if not hasattr(leaf, "dtype"):
             as_operand(leaf, "export")
@@ -107,7 +105,6 @@ def export(
         lowered = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)(
             *specs
         )
-        require_lasting(lowered.out_tree, "export, results")
         exported = with_derivatives(lowered, vjp_order, rewritten)
     except TenferroError:
         raise

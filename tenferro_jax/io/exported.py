@@ -263,8 +263,6 @@ def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:
 def load_exported(
     source: bytes | bytearray | memoryview | str | os.PathLike[str],
     *,
-    check_extensions: bool = False,
-    trusted: bool = False,
     limits: Limits = USUAL_LIMITS,
 ) -> ExportedProgram:
     """Read an exported program from a file or its bytes.
@@ -274,23 +272,15 @@ def load_exported(
 
     Args:
       source: a path, or the content.
-      check_extensions: whether every extension family in the program must be registered in this
-        process and read its payloads. By default a family may be unregistered, because the program
-        holds its lowering.
-      trusted: also read content without a footer or with a damaged one, such as plain
-        `jax.export.Exported.serialize()`. JAX's parsers trust their input: damaged bytes can give
-        wrong numbers or end the process.
-      limits: `file_bytes`; for the manifest `record_bytes`, `nodes` (extension calls),
-        `payload_bytes`, `text_bytes`.
+      limits: `file_bytes`, and `text_bytes` for the manifest.
 
     Raises:
       ArtifactError: the content is truncated, changed, or was not written by
         `ExportedProgram.save`; or the content exceeds the limits.
-      Unsupported: this JAX cannot read a program of another JAX, both are named; an extension is
-        registered in this process under another major version, or, with `check_extensions`, not at
-        all.
+      Unsupported: this JAX cannot read a program of another JAX, both are named; or an extension is
+        registered in this process under another major version. A family may be unregistered,
+        because the program holds its lowering; `ops` asks for all of them.
       MalformedFamilyId: a family_id in the program cannot be read.
-      InvalidConfig: with `check_extensions`, a payload does not belong to its family.
       OSError: the file cannot be read.
 
     Example:
@@ -312,22 +302,13 @@ def load_exported(
     if content.startswith(GRAPH_MAGIC):
         fix = "Read it with load_graph or from_wire."
         raise ArtifactError(where=where, given="a graph", fix=fix)
-    try:
-        manifest = read_footer(content, where, limits)
-    except TenferroError:
-        if not trusted:
-            raise
-        manifest = None  # the program itself is inspected instead
-    for call in itertools.chain(*(() if manifest is None else manifest.extensions)):
+    program = _program(content, where, read_footer(content, where, limits))
+    for call in itertools.chain(*program.manifest.extensions):
         require_known_version(call["family_id"])
-    program = _program(content, where, manifest)
-    if check_extensions:
-        for call in itertools.chain(*program.manifest.extensions):
-            require_extension_factory(call["family_id"]).decode(call["payload"])
     return program
 
 
-def _program(content: bytearray, where: str, manifest: Manifest | None) -> ExportedProgram:
+def _program(content: bytearray, where: str, manifest: Manifest) -> ExportedProgram:
     try:
         exported = jax.export.deserialize(content)  # reads from the front, without the footer
         found = orders(exported)
@@ -345,12 +326,6 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
     except TenferroError:  # of a pytree class
         raise
     except Exception as error:  # JAX's readers raise many types
-        if manifest is None:
-            raise ArtifactError(
-                where=where,
-                given=f"what JAX {jax.__version__} cannot read ({type(error).__name__}: "
-                f"{first_line(error)})",
-            ) from error
         if jax_seam.refused_for(error)[0] == "class":
             raise Unsupported(
                 where=where,
@@ -366,8 +341,8 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
             fix=f"Register pytree classes first; read it with JAX {manifest.jax}, or export it "
             f"there with compatibility='WEEK_12'.",
         ) from error
-    held = described(exported, modules, "unknown" if manifest is None else manifest.jax)
-    if manifest not in (None, held):
+    held = described(exported, modules, manifest.jax)
+    if manifest != held:
         raise ArtifactError(where=where, given="a manifest of another program")
     return ExportedProgram(
         with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,18 +76,17 @@ class GraphReader:
     ):
         self._content, self._limits, self._where = content, limits, where
         self._skip_missing, self._trusted = skip_missing, trusted
+        self._text = bytes(content.everything[content.text])
         self._line = 0
         self._types: list[TensorMeta] = []
         self._tensors: list[np.ndarray] = []
         self._ops: list[StdTensorOp] = []
-        self._inside: list[_Size] = []  # the graphs in each op
         self._graphs: list[Graph] = []
         self._sizes: dict[int, _Size] = {}  # of each graph, by its id
         self._place = content.text.stop
         self._scope: Any = None
         self._dimensions: dict[str, Any] = {}
         self._payloads: dict[int, str] = {}
-        self._nodes = self._values = self._records = 0
         self._rules = NO_RULES
         self._asked: set[str] = set()  # packages that have registered their families
 
@@ -100,9 +99,12 @@ class GraphReader:
           MalformedFamilyId, Unsupported, InvalidConfig: an extension cannot be read.
           DTypeError: the graph has 64-bit values and 64-bit types are off.
         """
+        self._require("text_bytes", len(self._text))
         try:
-            for line in self._lines():
-                self._record(line)
+            for number, line in enumerate(self._text.decode("ascii").splitlines(), 1):
+                self._line = number
+                kind, *parts = json.loads(line)
+                _RECORDS[kind](self, *parts)
             self._line = 0
             if self._place != len(self._content.everything):
                 raise ValueError(f"bytes after the last tensor, which ends at {self._place}")
@@ -116,35 +118,15 @@ class GraphReader:
             ) from error
         return graph.with_rules(self._rules) if self._rules else graph
 
-    def _lines(self) -> Iterator[str]:
-        text = bytes(self._content.everything[self._content.text])
-        start = 0
-        while start < len(text):
-            self._line += 1
-            end = text.index(b"\n", start)
-            self._require("record_bytes", end - start)
-            yield text[start:end].decode("ascii")
-            start = end + 1
-
-    def _record(self, line: str) -> None:
-        kind, *parts = json.loads(line)
-        if kind != "node":
-            self._require("nesting", _depth_of(parts))
-            self._records += 1
-            self._require("records", self._records)
-        _RECORDS[kind](self, *parts)
-
     def _require_canonical(self, graph: Graph) -> None:
         """Refuse records that a writer would write differently, because equal graphs have equal
         bytes.
         """
         writer = GraphWriter(self._payloads).write(graph)
-        given = bytes(self._content.everything[self._content.text])
+        texts = (text.split(b"\n") for text in (self._text, writer.text.encode()))
         pairs = [
             (b"version %d" % self._content.version, b"version %d" % writer.version),
-            *itertools.zip_longest(
-                given.split(b"\n"), writer.text.encode().split(b"\n"), fillvalue=b"nothing"
-            ),
+            *itertools.zip_longest(*texts, fillvalue=b"nothing"),
         ]
         for number, (have, want) in enumerate(pairs):
             if have != want:
@@ -162,24 +144,19 @@ class GraphReader:
     def _constraints(self, *constraints: object) -> None:
         if self._line != 1:  # each line of them takes time
             raise ValueError("constraints after the first line")
-        self._scope = read_scope([self._word(constraint) for constraint in constraints])
+        self._scope = read_scope(list(map(_word, constraints)))
 
     def _type(self, dtype: object, shape: list[object]) -> None:
-        self._require("rank", len(shape))
         meta = TensorMeta(value_dtype(dtype), tuple(map(self._size, shape)))
-        self._require("elements", math.prod(size for size in meta.shape if isinstance(size, int)))
         if not x64_enabled():
             require_x64(meta, self._here())
         self._types.append(meta)
 
     def _tensor(self, name: object, shape: list[object]) -> None:
-        self._require("rank", len(shape))
         dtype, sizes = named_dtype(name), tuple(map(_natural, shape))
-        count = math.prod(sizes)
-        self._require("elements", count)
         everything = self._content.everything
         start = aligned(self._place)
-        stop = start + count * dtype.itemsize
+        stop = start + math.prod(sizes) * dtype.itemsize
         if stop > len(everything) or any(everything[self._place : start]):
             raise ValueError(
                 f"a tensor that ends at byte {stop} of {len(everything)}, or does not begin where "
@@ -206,35 +183,25 @@ class GraphReader:
             "dimension": self._symbolic,
             "enum": lambda said: ENUMS[said[0]].__members__[said[1]],
         }
-        op = cls(**{field: read_value(plain, tags) for field, plain in fields.items()})
-        sizes = [self._sizes[id(body)] for body in bodies(op)]
-        nodes, depth = sum(s.nodes for s in sizes), max((s.depth for s in sizes), default=0)
-        self._define(op, _Size(nodes, depth))
-
-    def _define(self, op: StdTensorOp, inside: _Size = _Size()) -> None:  # noqa: B008
-        self._ops.append(op)
-        self._inside.append(inside)
+        self._ops.append(cls(**{field: read_value(plain, tags) for field, plain in fields.items()}))
 
     def _extension(
         self, family_id: str, payload: str, levels: list[list[object]], outputs: object
     ) -> None:
-        family_id = self._word(family_id)
         package = parse_family_id(family_id).package
         if self._trusted and package not in self._asked:
             self._asked.add(package)
             self._rules = self._rules.united(register_installed(family_id))
-        self._require("payload_bytes", len(payload))
         batching = self._levels(levels)
         if self._skip_missing and lookup_extension_factory(family_id) is None:
             require_known_version(family_id)
-            text, count = json.dumps(levels, separators=(",", ":")), _natural(outputs)
-            self._require("values", count)
-            self._define(MissingExtension(family_id, payload, text, count))
+            text = json.dumps(levels, separators=(",", ":"))
+            self._ops.append(MissingExtension(family_id, payload, text, _natural(outputs)))
             return
         op = map_leaves(self._decoded(family_id, payload), self._in_scope)
         carrier = Extension(op, batching)
         self._payloads[id(carrier)] = payload
-        self._define(carrier)
+        self._ops.append(carrier)
 
     def _decoded(self, family_id: str, payload: str) -> ExtensionOp:
         """The op that the factory of a family makes from a payload; the factory may be an author's
@@ -262,46 +229,39 @@ class GraphReader:
         read = []
         for in_axes, axis, places in levels:
             axes = tuple(None if a is None else _natural(a) for a in in_axes)
-            self._require("rank", 1 + max(a for a in axes if a is not None))
-            several = isinstance(places, list)
-            for name in (axis, *(places if several else (places,))):
-                if name is not None:
-                    self._word(name)
-            read.append(BatchLevel(axes, axis, tuple(places) if several else places))
+            names = tuple(places) if isinstance(places, list) else places
+            read.append(BatchLevel(axes, axis, names))
         return tuple(read)
 
     # --- graphs ---
 
     def _graph(self, inputs: list[int], tree: object) -> None:
-        self._open = _Open(
-            [self._types[number] for number in self._counted(inputs)],
-            structure_of(tree, self._word, self._skip_missing),
-        )
+        self._open = _Open([self._types[number] for number in inputs], structure_of(tree))
 
     def _node(self, op: int, inputs: list[int], outputs: list[int]) -> None:
-        graph, inside = self._open, self._inside[op]
-        self._nodes += 1
-        self._require("nodes", self._nodes)
-        nodes, depth = graph.size
-        graph.size = _Size(nodes + 1 + inside.nodes, max(depth, inside.depth + 1))
-        self._require("nodes", graph.size.nodes)
-        self._require("nesting", graph.size.depth)
-        graph.nodes.append(Node(self._ops[op], tuple(self._counted(inputs)), len(graph.metas)))
-        graph.metas.extend([self._types[number] for number in self._counted(outputs)])
+        graph, applied = self._open, self._ops[op]
+        inside = [self._sizes[id(body)] for body in bodies(applied)]
+        nodes = graph.size.nodes + 1 + sum(size.nodes for size in inside)
+        depth = max([graph.size.depth, *(size.depth + 1 for size in inside)])
+        self._require("nodes", nodes)
+        self._require("nesting", depth)
+        graph.size = _Size(nodes, depth)
+        graph.nodes.append(Node(applied, tuple(inputs), len(graph.metas)))
+        graph.metas.extend([self._types[number] for number in outputs])
 
     def _return(
-        self, outputs: list[int], tree: object, guards: list[list[object]], lost_rules: list[object]
+        self, outputs: list[int], tree: object, guards: list[list[object]], lost_rules: list[str]
     ) -> None:
         graph = self._open
         made = Graph(
             tuple(graph.metas),
             graph.input_count,
             tuple(graph.nodes),
-            tuple(self._counted(outputs)),
+            tuple(outputs),
             graph.in_tree,
-            structure_of(tree, self._word, self._skip_missing),
+            structure_of(tree),
             NO_RULES,
-            tuple(self._word(name) for name in lost_rules),
+            tuple(map(_word, lost_rules)),
             tuple(
                 Guard(self._size(lhs), self._size(rhs), "a graph that was read")
                 for lhs, rhs in guards
@@ -312,22 +272,11 @@ class GraphReader:
 
     # --- parts of records ---
 
-    def _counted(self, values: list[int]) -> list[int]:
-        self._values += len(values)
-        self._require("values", self._values)
-        return list(values)
-
-    def _word(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise ValueError(f"{value!r:.100} instead of text")
-        self._require("text_bytes", len(value))
-        return value
-
     def _size(self, size: object) -> Any:
         return self._symbolic(size) if isinstance(size, str) else _natural(size)
 
     def _symbolic(self, text: object) -> Any:
-        word = self._word(text)
+        word = _word(text)
         if word not in self._dimensions:
             self._scope = self._scope or read_scope(())
             self._dimensions[word] = read_dimension(word, self._scope)
@@ -356,16 +305,8 @@ def _natural(value: object) -> int:
     return value
 
 
-def _depth_of(value: object) -> int:
-    """The depth of brackets in a JSON value."""
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        level = [
-            item
-            for v in level
-            if isinstance(v, list | dict)
-            for item in (v.values() if isinstance(v, dict) else v)
-        ]
-        level = [item for item in level if isinstance(item, list | dict)]
-    return depth
+def _word(value: object) -> str:
+    """The value, which must be text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.100} instead of text")
+    return value

@@ -26,7 +26,7 @@ from ..ops.op import StdTensorOp
 from ..ops.vocabulary import VOCABULARY
 from ..payload_leaves import array_bytes, array_digest, dtype_name, named_dtype
 from ..shapes import TensorMeta
-from .trees import require_lasting, structure_json
+from .trees import structure_json
 
 OPS: Mapping[str, type[StdTensorOp]] = {cls.__name__: cls for cls in VOCABULARY}
 ENUMS: Mapping[str, Any] = {
@@ -175,7 +175,6 @@ class GraphWriter:
         plain = structure_json(tree, f"to_wire, {where}")
         if has_classes(plain):
             self.version = max(self.version, 2)
-            require_lasting(tree, f"to_wire, {where}")
         return plain
 
     def _define(self, kind: str, text: str, digest: bytes = b"") -> int:

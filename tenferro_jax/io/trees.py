@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -194,31 +193,12 @@ def _static_json(static: object, name: str) -> Any:
     ) from cause
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class MissingClass:
-    """A placeholder for an unknown pytree class; it keeps the record of the file."""
-
-    children: Sequence[Any]
-    name: str
-    plain: str
-
-    def __repr__(self) -> str:
-        return f"<{self.name}, which is not registered: {self.children!r}>"
-
-
-jax.tree_util.register_pytree_node(
-    MissingClass,
-    lambda missing: (missing.children, (missing.name, missing.plain)),
-    lambda static, children: MissingClass(children, *static),
-)
-
-
 def structure_json(tree: PyTreeDef, where: str) -> Any:
     """A PyTreeDef as JSON.
 
     Raises:
       Unsupported: a node other than tuple, list, None, dict with text or integer keys, and
-        classes with a name; a class that flattens its instances in several ways.
+        classes with a name.
       InvalidConfig: static data that no payload may hold.
     """
 
@@ -232,8 +212,6 @@ def structure_json(tree: PyTreeDef, where: str) -> Any:
                 needed="keys that are text or integers",
             )
         items = [tree_json(child, of_class) for child in node.children()]
-        if kind is MissingClass:
-            return ["class", static[0], *json.loads(static[1]), *items]
         if (name := _name_of(kind)) is None:
             label = f"{kind.__module__}.{kind.__qualname__}"
             named = f"{kind.__name__}, {label.replace('__main__.', 'package.')!r}"
@@ -251,30 +229,8 @@ def structure_json(tree: PyTreeDef, where: str) -> Any:
     return tree_json(tree, of_class)
 
 
-def require_lasting(tree: PyTreeDef, where: str) -> None:
-    """Refuse classes that flatten differently after unflattening, because no reader could use the
-    tree.
-
-    Raises:
-      Unsupported: the text shows both trees.
-    """
-    try:
-        back = str(jax.tree.structure(jax.tree.unflatten(tree, range(tree.num_leaves))))
-    except Exception as error:  # the author's code
-        back = f"{type(error).__name__}: {error}"
-    if back != str(tree):
-        raise Unsupported(
-            where=where,
-            given=f"{tree}, which becomes {back}",
-            needed="pytree classes whose tree_flatten returns what tree_unflatten was given",
-            fix="Let tree_unflatten accept any leaves without changing them.",
-        )
-
-
-def structure_of(plain: object, word: Callable[[str], str], skip_missing: bool = False) -> Any:
-    """The PyTreeDef that `structure_json` wrote, each text in it through `word`.
-
-    Unknown classes become placeholders if `skip_missing` says so.
+def structure_of(plain: object) -> Any:
+    """The PyTreeDef that `structure_json` wrote.
 
     Raises:
       Unsupported: a class whose name is not registered, or that has other fields in this process.
@@ -284,23 +240,15 @@ def structure_of(plain: object, word: Callable[[str], str], skip_missing: bool =
     def of_class(parts: list[PyTree]) -> PyTree:
         match parts:
             case ["class", str(name), fields, static, *items]:
-                children = [tree_of(item, of_class, word) for item in items]
-                return _instance(word(name), fields, static, children, skip_missing)
+                children = [tree_of(item, of_class) for item in items]
+                return _instance(name, fields, static, children)
         raise ValueError(f"{parts!r:.100} instead of a tree")
 
-    return jax.tree.structure(tree_of(plain, of_class, word))
+    return jax.tree.structure(tree_of(plain, of_class))
 
 
-def _instance(
-    name: str,
-    fields: object,
-    plain: object,
-    children: list[object],
-    skip_missing: bool,
-) -> Any:
+def _instance(name: str, fields: object, plain: object, children: list[object]) -> Any:
     cls = _classes.get(name)
-    if cls is None and skip_missing:
-        return MissingClass(children, name, json.dumps([fields, plain]))
     if cls is None:
         raise Unsupported(
             where="pytree class",

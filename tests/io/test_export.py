@@ -112,10 +112,8 @@ def test_the_ops_of_a_program_are_read_back_by_their_factories():
     program = tj.load_exported(content)  # needs no factory
     assert program.call(np.ones(2)).tolist() == [2.0, 2.0]
     ends_in(program.ops, Unsupported, r"test-package\.scaled_square\.v1: not registered")
-    checked = lambda: tj.load_exported(content, check_extensions=True)
-    ends_in(checked, Unsupported, r"test-package\.scaled_square\.v1: not registered")
     tj.extension.register_extension(ExtensionFactory(ScaledSquare))
-    assert program.ops() == checked().ops() == (ScaledSquare(2.0), ScaledSquare(0.5))
+    assert program.ops() == (ScaledSquare(2.0), ScaledSquare(0.5))
 
 
 @pytest.mark.parametrize("platforms", ["cpu", (), ("foo",), ("gpu",), ("cpu", "cpu")], ids=str)

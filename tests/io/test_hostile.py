@@ -29,6 +29,9 @@ from .hostile import GOLDEN, doubling, ended, small
 from .test_wire import constants
 
 GOOD = {
+    "type: large product",
+    "type: rank",
+    "graph: " + repr(('["graph",[0],["tuple",' + '["tuple",' * 70)[:70]),
     "constraints: unused, used",
     "op: long exponent",
     """retur: '["return",[1],0,[["a","b"]],[]]'""",
@@ -183,8 +186,6 @@ def test_files_made_to_harm(outcomes):
         ("format 2", "Unsupported"),
         ("length 9223372036854775808", "ArtifactError: limits"),
         ("payload of 32 MB", "ArtifactError: limits"),
-        ("extensions beyond the limit", "ArtifactError: limits"),
-        ("family 'my-package.g\u043ene.v1'", "MalformedFamilyId"),
         ("an extension that is not there", "ArtifactError"),
         ("a derivative that is not there", "ArtifactError"),
         ("body empty", "Unsupported"),
@@ -213,15 +214,9 @@ def test_limits_are_checked_before_reading(tmp_path):
     assert tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL))).families == ()
     each_ends_in(
         (
-            lambda: tj.load_exported(SMALL, limits=tj.io.Limits(record_bytes=10)),
+            lambda: tj.load_exported(SMALL, limits=tj.io.Limits(text_bytes=10)),
             ArtifactError,
-            "record_bytes",
-        ),
-        (lambda: tj.load_exported(LARGER, limits=tj.io.Limits(nodes=1)), ArtifactError, "nodes"),
-        (
-            lambda: tj.load_exported(LARGER, limits=tj.io.Limits(payload_bytes=10)),
-            ArtifactError,
-            "payload_bytes",
+            "text_bytes",
         ),
         (lambda: tj.load_exported(LARGER, limits=10), InvalidConfig, "needed Limits"),
     )
@@ -253,25 +248,8 @@ def test_memory_while_reading_is_at_most_four_times_the_file_and_a_megabyte(tmp_
     assert 1 < float(printed) <= 4
 
 
-def test_content_without_a_footer_is_read_where_the_caller_trusts_it():
-    plain = bytes(jax.export.export(jax.jit(jnp.sin))(np.zeros(2, np.float32)).serialize())
-    assert refused(plain)
-    program = tj.load_exported(plain, trusted=True)
-    np.testing.assert_allclose(
-        program.call(np.ones(2, np.float32)), np.sin(np.float32(1)), rtol=1e-6
-    )
-    damaged = bytearray(LARGER)
-    damaged[-20] ^= 1  # of the digest
-    assert refused(damaged)
-    program = tj.load_exported(damaged, trusted=True)
-    assert program.families == ("tenferro-ext-tropical.einsum.v1",)  # found in the program itself
-    assert (program.vjp_order, program.manifest.jax) == (1, "unknown")
-    assert tj.load_exported(LARGER, trusted=True).manifest.jax == "0.10.2"
-    ends_in(
-        lambda: tj.load_exported(bytes(100), trusted=True),
-        ArtifactError,
-        f"what JAX {jax.__version__} cannot read",
-    )
+def test_content_without_a_footer():
+    assert refused(bytes(jax.export.export(jax.jit(jnp.sin))(np.zeros(2)).serialize()))
 
 
 def test_a_calling_convention_of_another_time_names_both_versions():

@@ -264,26 +264,6 @@ def test_an_ordered_dict_may_have_a_name():
     assert from_wire(to_wire(graph)) == graph
 
 
-@jax.tree_util.register_pytree_node_class
-class Filling(Scaled):
-    """What is given back to it is flattened in another way."""
-
-    def tree_flatten(self):
-        return (self.value,), self.by + 1
-
-
-def test_a_class_that_no_reader_could_give_back_is_not_written():
-    register_pytree_name(Filling, "test-package.Filling")
-    ends_in(
-        (
-            lambda: to_wire(trace(lambda f: f.value, Filling(X, 1))),
-            lambda: tj.export(lambda f: f.value, Filling(X, 1)),
-        ),
-        Unsupported,
-        "pytree classes whose tree_flatten returns what tree_unflatten was given",
-    )
-
-
 def classes_of(name, *fields, order=None):
     """A namedtuple and a dataclass with these fields, the last of the dataclass static."""
     made = dataclasses.make_dataclass(
@@ -363,17 +343,6 @@ def test_a_dataclass_with_more_static_fields_than_the_file_has_is_refused(monkey
         (Unsupported, ArtifactError),
         r"fields|the static data",
     )
-
-
-def test_an_unknown_class_is_kept_where_that_is_asked():
-    content = of_tree(
-        '["class","test-package.Other",[["a"],["n"]],[3,{"float":"0x1.0000000000000p+0"}],0]'
-    )
-    back = from_wire(content, skip_missing_extensions=True)
-    assert to_wire(back) == content
-    np.testing.assert_array_equal(back(X)[0], X)
-    (given,) = back.input_specs
-    assert repr(given).startswith("<test-package.Other, which is not registered: ")
 
 
 def test_a_name_that_jax_has_for_another_class_is_refused():
