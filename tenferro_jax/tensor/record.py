@@ -7,7 +7,6 @@ There is no recursion: chains of any length are read with a list.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias, TypeGuard
 
@@ -20,8 +19,7 @@ from ..dimensions import SymDim
 from ..engine.engine import Engine
 from ..errors import DTypeError, InvalidConfig, ShapeError, require_kind
 from ..graph.builder import GraphBuilder, Value
-from ..graph.graph import Graph, Node
-from ..jax_seam import is_symbolic_dim
+from ..graph.graph import Graph
 from ..shapes import Described, TensorMeta, as_operand, meta_of, solve_sizes
 
 Array: TypeAlias = jax.Array | np.ndarray
@@ -59,11 +57,11 @@ class Leaf:
 
 
 class Record:
-    """A graph applied to tensors; without a graph it marks a checkpoint of one tensor."""
+    """A graph applied to tensors."""
 
     __slots__ = ("graph", "inputs")
 
-    def __init__(self, graph: Graph | None, inputs: Sequence[Handle]):
+    def __init__(self, graph: Graph, inputs: Sequence[Handle]):
         self.graph, self.inputs = graph, tuple(inputs)
 
 
@@ -189,38 +187,11 @@ def to_graph(
         if handle.key in cuts or isinstance(source, Leaf):
             values[handle.key] = builder.input(handle.meta)
             inputs.append(handle)
-        elif source.graph is None:
-            values[handle.key] = values[source.inputs[0].key]
         elif handle.key not in values:
             made = builder.splice(source.graph, [values[x.key] for x in source.inputs])
             values.update(((source, i), value) for i, value in enumerate(made))
     _require_one_input_a_name([x.source for x in inputs if isinstance(x.source, Leaf)])
-    graph = builder.build([values[x.key] for x in outputs], out_tree=out_tree)
-    return _without_unused_inputs(graph, inputs)
-
-
-def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, list[Handle]]:
-    """A graph without unused inputs, so that they need not be bound.
-
-    An input with a symbolic shape stays, because it determines the size.
-    """
-    used = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs)
-    kept = [i for i, x in enumerate(inputs) if i in used or any(map(is_symbolic_dim, x.shape))]
-    if len(kept) == len(inputs):
-        return graph, inputs
-    old = [*kept, *range(len(inputs), len(graph.metas))]
-    new = {value: i for i, value in enumerate(old)}
-    trimmed = dataclasses.replace(
-        graph,
-        metas=tuple(graph.metas[i] for i in old),
-        input_count=len(kept),
-        nodes=tuple(
-            Node(n.op, tuple([new[i] for i in n.inputs]), new[n.first_output]) for n in graph.nodes
-        ),
-        outputs=tuple(new[i] for i in graph.outputs),
-        in_tree=jax.tree.structure(tuple(kept)),
-    )
-    return trimmed, [inputs[i] for i in kept]
+    return builder.build([values[x.key] for x in outputs], out_tree=out_tree), inputs
 
 
 def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
@@ -369,23 +340,19 @@ Function: TypeAlias = Callable[[Arrays, Arrays], jax.Array]
 def as_function(y: Handle, wrt: Sequence[Handle]) -> tuple[Function, list[Handle]]:
     """y as a function of the tensors of `wrt` and of the other inputs; and those other inputs.
 
-    If one tensor of `wrt` is computed from another, it also depends on that one. The program is
-    cut at checkpoints and at the tensors of `wrt`; the part before a checkpoint is under
-    `jax.checkpoint`. The part that only computes a single tensor of `wrt` is
-    ignored.
+    If one tensor of `wrt` is computed from another, it also depends on that one. The program is cut
+    at the tensors of `wrt`; what only computes a single one is ignored.
     """
     wanted = {x.key for x in wrt}
     alone = wanted if len(wanted) == 1 else set()
-    ends = [x for x in walk([y], alone) if x.key in wanted or _is_checkpoint(x) or x.key == y.key]
-    cuts = {x.key for x in ends} - {y.key}
-    parts = []
-    for end in ends:
-        if not (isinstance(end.source, Leaf) and end.key in wanted) and end.key not in alone:
-            again = _is_checkpoint(end)
-            graph, inputs = to_graph(inputs_of(end) if again else [end], cuts - {end.key})
-            parts.append((end.key, jax.checkpoint(graph.__call__) if again else graph, inputs))
+    parts = [
+        (x.key, *to_graph([x], wanted - {x.key}))
+        for x in walk([y], alone)
+        if x.key not in alone
+        and (x.key == y.key or (x.key in wanted and isinstance(x.source, Record)))
+    ]
     met = {x.key: x for _, _, inputs in parts for x in inputs}
-    others = [x for key, x in met.items() if key not in wanted and isinstance(x.source, Leaf)]
+    others = [x for key, x in met.items() if key not in wanted]
 
     def run(moving: Arrays, rest: Arrays) -> jax.Array:
         given: dict[object, jax.Array] = {}
@@ -398,10 +365,6 @@ def as_function(y: Handle, wrt: Sequence[Handle]) -> tuple[Function, list[Handle
         return values[y.key]
 
     return run, others
-
-
-def _is_checkpoint(x: Handle) -> bool:
-    return isinstance(x.source, Record) and x.source.graph is None
 
 
 @jax.custom_jvp

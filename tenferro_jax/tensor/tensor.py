@@ -349,9 +349,7 @@ class TracedTensor(Handle, _Tabled):  # type: ignore[misc]
         names = [
             "an array" if s.name is None else repr(s.name) for s in sources if isinstance(s, Leaf)
         ]
-        count = sum(
-            len(s.graph.nodes) for s in sources if isinstance(s, Record) and s.graph is not None
-        )
+        count = sum(len(s.graph.nodes) for s in sources if isinstance(s, Record))
         named = ", ".join(names[:4] + ["..."] * (len(names) > 4))
         on = f" on {named}" if names else ""
         return f"TracedTensor({self.meta}, {counted(count, 'node')}{on})"
@@ -426,21 +424,6 @@ class TracedTensor(Handle, _Tabled):  # type: ignore[misc]
             return jax.jvp(lambda moving: run(moving, others), (moving,), (tangents,))[1]
 
         return recorded(pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
-
-    def checkpoint(self) -> TracedTensor:
-        """The same values; a reverse derivative recomputes them instead of keeping intermediate
-        values.
-
-        The part between the last checkpoints and this tensor is under `jax.checkpoint`: of this
-        segment only the inputs are kept from the forward to the backward pass.
-
-        Example:
-          >>> x = TracedTensor.from_array([0.5], "x")
-          >>> y = x.sin().exp().checkpoint().sum()
-          >>> [type(n.op).__name__ for n in y.grad(x).graph().nodes].count("OptimizationBarrier")
-          1
-        """
-        return TracedTensor(Record(None, (self,)), 0, self.meta)
 
     # --- the table ---
 
