@@ -139,6 +139,8 @@ def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[T
     try:
         require_inputs(op, metas)
         outs = jax.eval_shape(lambda *arrays: call(op, arrays), *map(struct, metas))
+        if any(isinstance(size, int) and size < 0 for out in outs for size in out.shape):
+            raise ValueError("a negative size")
     except TenferroError:
         raise
     except jax.errors.InconclusiveDimensionOperation as error:

@@ -134,9 +134,7 @@ class _Arg(StdTensorOp):
                 needed="an index dtype that is large enough",
                 fix="Use int32 or int64.",
             )
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or jnp.issubdtype(
-            x.dtype, jnp.complexfloating
-        ):
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
             raise DTypeError(
                 where=str(self),
                 given=str(x.dtype),

@@ -5,59 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 from jax import lax
 
-from ..errors import InvalidConfig, ShapeError
+from ..errors import ShapeError
 from ..shapes import Shaped, meta_of
 from .fields import Body
-from .op import FLOATING, OfBody, StdTensorOp, op
-
-_FLOATS = frozenset(map(np.dtype, FLOATING))
-
-
-class _Window(StdTensorOp):
-    """C1: one entry for each axis in every payload tuple, sizes, strides and dilations positive."""
-
-    def _numbers(self) -> dict[str, Any]:
-        s: Any = self
-        return {
-            "window_dimensions": s.sizes,
-            "window_strides": s.strides,
-            "padding": s.padding,
-            "base_dilation": s.base_dilation,
-            "window_dilation": s.window_dilation,
-        }
+from .op import FLOATING, Binary, OfBody, StdTensorOp, op
 
 
 @op
-class _Pooling(_Window):
+class _Window(StdTensorOp):
+    """C1: one entry for each axis in every payload tuple, sizes, strides and dilations positive."""
+
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     base_dilation: tuple[int, ...]
     window_dilation: tuple[int, ...]
 
-    def check(self, *operands: Shaped) -> None:
-        """C1, and dtypes with an order."""
-        numbers: Any = self._numbers()
-        positive = (
-            *numbers["window_strides"],
-            *numbers["base_dilation"],
-            *numbers["window_dilation"],
-        )
-        if min(positive, default=1) < 1 or min(numbers["window_dimensions"], default=1) < 1:
-            raise InvalidConfig(
-                where=str(self), given="a size, stride or dilation below 1", needed="positive ones"
-            )
-        if jax.dtypes.issubdtype(operands[0].dtype, jax.dtypes.extended):
-            raise InvalidConfig(
-                where=str(self),
-                given=str(operands[0].dtype),
-                needed="numbers",
-                fix="Unwrap the keys.",
-            )
+    def _numbers(self) -> dict[str, Any]:
+        return {
+            "window_dimensions": self.sizes,
+            "window_strides": self.strides,
+            "padding": self.padding,
+            "base_dilation": self.base_dilation,
+            "window_dilation": self.window_dilation,
+        }
 
+
+class _Pooling(_Window):
     def apply(self, x: jax.Array) -> jax.Array:
         return self._function(x, **self._numbers())
 
@@ -99,16 +75,11 @@ class ReduceWindow(_Window, OfBody):
 
     C2: inputs of one shape. C3: body takes 2n scalars of these dtypes and returns n.
     Gradient: in the inputs, through the body, forward mode; refused in the initial scalars.
-    Example: ReduceWindow(graph(lambda a, b: a + b), (2,), (1,), ((0, 0),), (1,),
-    (1,)).apply(np.ones(3), 0.0) = [[2.0, 2.0]]
+    Example: ReduceWindow((2,), (1,), ((0, 0),), (1,), (1,), graph(lambda a, b: a +
+    b)).apply(np.ones(3), 0.0) = [[2.0, 2.0]]
     """
 
     body: Body
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    base_dilation: tuple[int, ...]
-    window_dilation: tuple[int, ...]
 
     def apply(self, *inputs: jax.Array) -> jax.Array:
         count = len(self.body.outputs)
@@ -165,33 +136,17 @@ class SelectAndScatterAdd(StdTensorOp):
 
 
 @op
-class SelectAndGatherAdd(_Window):
+class SelectAndGatherAdd(_Window, Binary, takes=FLOATING):
     """The source element at the first maximum (or minimum) of each window of x; the inputs are
     source, x.
 
     C2: source and x have one floating dtype and one shape.
     Gradient: linear in the source, zero in x.
-    Example: SelectAndGatherAdd(True, (2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0]),
+    Example: SelectAndGatherAdd((2,), (1,), ((0, 0),), (1,), (1,), True).apply(np.array([1.0, 2.0]),
     np.array([1.0, 3.0])) = [2.0]
     """
 
-    input_count = 2
     of_maximum: bool
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    base_dilation: tuple[int, ...]
-    window_dilation: tuple[int, ...]
-
-    def check(self, *operands: Shaped) -> None:
-        """C2."""
-        source, x = operands
-        if source.shape != x.shape or source.dtype != x.dtype or x.dtype not in _FLOATS:
-            raise ShapeError(
-                where="SelectAndGatherAdd",
-                given=f"source {source.dtype}{list(source.shape)}, x {x.dtype}{list(x.shape)}",
-                needed="one floating dtype and shape",
-            )
 
     def apply(self, source: jax.Array, x: jax.Array) -> jax.Array:
         return lax.select_and_gather_add_p.bind(
