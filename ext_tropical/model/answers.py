@@ -166,9 +166,6 @@ MOST = 1_000_000
 MOST_BITS = 1 << 27
 """The most bits of an integer that holds the numbers for all sums."""
 
-CANDIDATES_AT_ONCE = 1 << 22
-"""The most candidates of a step that are compared at once."""
-
 
 def counted(net: Factors, within: float | None, best: Callable[[int], jax.Array]) -> int:
     """See `Network.count`; `best` gives the scores of so many best assignments."""
@@ -362,16 +359,6 @@ def _chosen(
     axes.
     """
     shape = np.broadcast_shapes(*(x.shape for x in scores))
-    if rank and math.prod(shape) > CANDIDATES_AT_ONCE and max(shape[:rank]) > 1:  # in two parts
-        axis = int(np.argmax(shape[:rank]))
-        middle = shape[axis] // 2
-        halves = []
-        for own in (slice(None, middle), slice(middle, None)):
-            at = (*[slice(None)] * axis, own)
-            cut = ([x[at] if x.shape[axis] > 1 else x for x in y] for y in (scores, numbers))
-            halves.append(_chosen(next(cut), next(cut), rank))
-        best, number = (np.concatenate(each, axis) for each in zip(*halves, strict=True))
-        return best, number
     score = np.broadcast_to(functools.reduce(np.add, scores), shape)
     many = np.broadcast_to(functools.reduce(np.multiply, numbers), shape)
     axes = tuple(range(rank, len(shape)))

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 import os
+import pathlib
 import re
-from collections.abc import Sequence
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from tenferro_jax.errors import ArtifactError
 
@@ -62,7 +61,7 @@ def read_evidence(path: str | os.PathLike[str]) -> dict[int, int]:
     """
     words = _Words(path)
     count = words.integer("the number of observed variables", 0)
-    if count == 1 and len(words.found) % 2 == 0:
+    if count == 1 and len(words.found) % 2 == 1:  # with the end
         count = words.integer("the number of observed variables", 0)
     observed = {}
     for _ in range(count):
@@ -72,40 +71,6 @@ def read_evidence(path: str | os.PathLike[str]) -> dict[int, int]:
         observed[variable] = words.integer("a value", 0)
     words.end()
     return observed
-
-
-def write(
-    path: str | os.PathLike[str], scopes: Sequence[Sequence[int]], scores: Sequence[ArrayLike]
-) -> None:
-    """Write a model, MARKOV, whose entries are exp(score) in as many digits as they need.
-
-    Raises:
-      ArtifactError: an entry is not finite, or 0 though its score is finite.
-      OSError: the file cannot be written.
-    """
-    with np.errstate(over="ignore"):
-        tables = [np.exp(np.asarray(x, np.float64)) for x in scores]
-    for i, (table, given) in enumerate(zip(tables, scores, strict=True)):
-        lost = (table == 0) & (np.asarray(given, np.float64) > -np.inf)
-        if not np.isfinite(table).all() or lost.any():
-            raise ArtifactError(
-                where=f"{os.fspath(path)}, table {i}",
-                given=f"scores of {np.min(given)} to {np.max(given)}",
-                needed="scores whose exp is finite, and above 0 where they are above -inf",
-                fix="Subtract the largest score of the table from all its entries.",
-            )
-    sizes = {
-        variable: size
-        for scope, table in zip(scopes, tables, strict=True)
-        for variable, size in zip(scope, table.shape, strict=True)
-    }
-    lines = ["MARKOV", str(len(sizes)), " ".join(str(sizes[x]) for x in sorted(sizes))]
-    lines.append(str(len(scopes)))
-    lines += [" ".join(map(str, (len(scope), *scope))) for scope in scopes]
-    for table in tables:
-        lines += ["", str(table.size), " ".join(repr(float(x)) for x in table.ravel())]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
 
 
 def _scope(words: _Words, variables: int) -> tuple[int, ...]:
@@ -128,48 +93,36 @@ class _Words:
     """The words of a file, one after another, with their places.
 
     Attributes:
-      found: (word, line, column), from 1.
+      found: (word, line, column), from 1; then the end.
       at: how many were read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path, self.at = os.fspath(path), 0
-        with open(path, "rb") as file:
-            data = file.read()
-        try:
-            lines = data.decode("utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise ArtifactError(
-                where=self.path,
-                given=f"byte {error.object[error.start]:#04x} at {error.start}",
-                needed="text in UTF-8",
-            ) from error
+        self.path, self.at = pathlib.Path(path), 0
+        lines = self.path.read_text("utf-8", errors="replace").splitlines()
         self.found = [
             (match.group(), number, match.start() + 1)
             for number, line in enumerate(lines, 1)
             if not line.startswith("c")
             for match in re.finditer(r"\S+", line)
         ]
-        self.last = len(lines)
+        self.found.append(("the end", len(lines), 1))
 
     def error(self, needed: str) -> ArtifactError:
         """The error for the word that was read last."""
-        word, line, column = (
-            self.found[self.at - 1] if self.at <= len(self.found) else ("the end", self.last, 1)
-        )
-        return ArtifactError(
-            where=f"{self.path}, line {line}, column {column}", given=word[:40], needed=needed
-        )
+        word, line, column = self.found[self.at - 1]
+        where = f"{self.path}, line {line}, column {column}"
+        return ArtifactError(where=where, given=word[:40], needed=needed)
 
     def next(self, needed: str) -> str:
         self.at += 1
-        if self.at > len(self.found):
+        if self.at == len(self.found):
             raise self.error(needed)
         return self.found[self.at - 1][0]
 
     def end(self) -> None:
         self.at += 1
-        if self.at <= len(self.found):
+        if self.at < len(self.found):
             raise self.error("the end")
 
     def integer(self, needed: str, least: int, most: int = 2**31 - 1) -> int:

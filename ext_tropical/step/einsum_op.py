@@ -38,8 +38,8 @@ from ..algebra.shipped import min_max, or_and
 from .at_winner import entries_at
 from .kernels import mosaic, selection
 from .kernels.summed import is_size
-from .layout import EinsumOp, best_of_devices, in_blocks, matmul_layout
-from .native.library import in_program, native, outputs_of, unserved
+from .layout import EinsumOp, best_of_devices, matmul_layout
+from .native.library import in_program, native, unserved
 from .weighted_sum import Place, WeightedSum
 
 SIXTEEN_BITS = ("bfloat16", "float16")
@@ -105,14 +105,7 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 
     def on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
-        contracted, equation = self.layout.contracted, self.layout.equation
-
-        def best(*own: jax.Array) -> Sequence[jax.Array]:
-            return best_of_devices(self.algebra, shard, apply(self, *own), contracted)
-
-        if not set(contracted) & set(shard.axes):
-            return best(*pieces)
-        return in_blocks(best, equation, outputs_of(self, pieces), pieces)
+        return best_of_devices(self.algebra, shard, apply(self, *pieces), self.layout.contracted)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         outs = selection.contract(

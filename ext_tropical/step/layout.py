@@ -287,54 +287,6 @@ def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]])
     return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
 
 
-MERGED_BLOCKS = 4
-"""The number of blocks, or a little more, in which devices merge a large result. Few, because each
-is a reduction of its own between devices.
-"""
-
-LARGE_BYTES = 1 << 20
-"""The bytes of a large result of a device."""
-
-
-def in_blocks(
-    fn: Callable[..., Sequence[jax.Array]],
-    equation: Equation,
-    outs: Sequence[TensorMeta],
-    pieces: Sequence[jax.Array],
-) -> Sequence[jax.Array]:
-    """fn(*pieces), whose results devices merge, block by block along an output label: beside the
-    merged result a device then holds what a block needs, and not all of its own result too.
-
-    Args:
-      fn: a function of operands.
-      equation: of the pieces, and of each result.
-      outs: of the whole results.
-      pieces: of this device.
-    """
-    shape, size = outs[0].shape, sum(math.prod(m.shape) * m.dtype.itemsize for m in outs)
-    counts = [
-        next((d for d in range(MERGED_BLOCKS, 2 * MERGED_BLOCKS) if n % d == 0), 0) for n in shape
-    ]
-    count, axis = min(((d, i) for i, d in enumerate(counts) if d), default=(1, 0))
-    if size < LARGE_BYTES or count == 1:
-        return fn(*pieces)
-    label, length = equation.output[axis], shape[axis] // count
-
-    def joined(i: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        own = [
-            lax.dynamic_slice_in_dim(x, i * length, length, term.index(label))
-            if label in term
-            else x
-            for x, term in zip(pieces, equation.inputs, strict=True)
-        ]
-        return tuple(
-            lax.dynamic_update_slice_in_dim(x, new, i * length, axis)
-            for x, new in zip(found, fn(*own), strict=True)
-        )
-
-    return lax.fori_loop(0, count, joined, tuple(jnp.zeros(m.shape, m.dtype) for m in outs))
-
-
 def best_of_devices(
     semiring: SelectiveSemiring, shard: Shard, outs: Sequence[jax.Array], contracted: str
 ) -> tuple[jax.Array, ...]:

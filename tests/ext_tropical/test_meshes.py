@@ -130,27 +130,6 @@ def test_collectives_are_those_of_a_product(split):
         assert collectives(gradient(fn), x, y) == ({"all-reduce": want} if want else {})
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("fn", [value, winners])
-@pytest.mark.parametrize(
-    ("rows", "columns", "is_cut"), [(1024, 768, True), (1021, 1024, True), (1021, 1031, False)]
-)
-def test_a_large_result_is_merged_block_by_block(rows, columns, is_cut, fn):
-    """A label of 1021 entries, a prime number, has no blocks. Devices hold less than their own
-    result beside the merged one.
-    """
-    rng = np.random.default_rng(10)
-    x = rng.integers(0, 9, (rows, 64)).astype(np.float32)
-    y = rng.integers(0, 9, (64, columns)).astype(np.float32)
-    x[3, 17], y[5, 2] = np.nan, -np.inf
-    x, y = placed("contracted", x, y)
-    program = jax.jit(fn).lower(x, y).compile()
-    chex.assert_trees_all_equal(program(x, y), jax.jit(fn)(np.asarray(x), np.asarray(y)))
-    own = 4 * rows * columns * (1 if fn is value else 2)
-    held = program.memory_analysis().temp_size_in_bytes
-    assert held < 0.8 * own if is_cut else held >= own
-
-
 @jax.jit
 def derivatives(x, y):
     """Along the winners; under log_sum_exp the gradient, and its own."""
