@@ -105,19 +105,6 @@ def test_a_label_is_split_no_finer_than_needed(length, slices):
     assert plan_tropical_einsum("abc,abd->cd", *specs, memory_limit=free.peak - 1).slices == slices
 
 
-@pytest.mark.parametrize("semiring", [max_plus, log_sum_exp(0.7)], ids=str)
-def test_slices_have_derivatives(semiring):
-    """Traced; their values take long to compile, in the test above."""
-    specs, limit = [jax.ShapeDtypeStruct((64, 64), np.float64)] * 2, SCRATCH + 160_000
-    plan = plan_tropical_einsum("ij,jk->ik", *specs, semiring=semiring, memory_limit=limit)
-    assert plan.slices > 1
-
-    def f(*xs):
-        return tropical_einsum("ij,jk->ik", *xs, semiring=semiring, memory_limit=limit).sum()
-
-    assert list(jax.eval_shape(jax.grad(f, (0, 1)), *specs)) == specs
-
-
 @pytest.mark.parametrize(
     "options",
     [{}, {"memory_limit": 10**9}, {"optimize": [(0, 1)]}, {"optimize": [(1, 0)]}],

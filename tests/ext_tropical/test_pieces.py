@@ -3,10 +3,8 @@ are the einsum with a memory limit, bit for bit.
 """
 
 import functools
-import os
 import pickle
 import re
-import signal
 
 import chex
 import jax
@@ -154,44 +152,6 @@ def test_arrays_are_run_while_something_else_is_traced():
 def test_a_part_is_numpy_alone():
     assert [type(x) for x in LABELLED[:2]] == [int, np.ndarray]
     assert {type(x) for x in LABELLED.labels.values()} == {np.ndarray}
-
-
-# --- on an engine, a worker of which is killed in the middle --------------------------------------
-
-ON_AN_ENGINE = ("max_plus", "log_sum_exp")
-
-
-def run_here(plan, name, number, folder):
-    """A slice in another process. The first worker of a folder dies before its second slice."""
-    if number == 1 and not os.path.exists(f"{folder}/died"):
-        open(f"{folder}/died", "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plan.run(number, *tables(SEMIRINGS[name] or name), labels=name == "max_plus")
-
-
-@pytest.mark.slow
-def test_an_engine_loses_a_worker_and_no_slice(tmp_path):
-    distributed = pytest.importorskip("distributed")
-    plans = {name: planned(SEMIRINGS[name] or name) for name in ON_AN_ENGINE}
-    tasks = [(n, i) for n, plan in plans.items() for i in range(plan.slices)]
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        parts = client.gather(
-            [client.submit(run_here, plans[n], n, i, str(tmp_path), pure=False) for n, i in tasks]
-        )
-    assert (tmp_path / "died").exists()
-    for name, plan in plans.items():
-        operands = tables(SEMIRINGS[name] or name)
-        has_labels = name == "max_plus"
-        found = plan.merge(part for part, task in zip(parts, tasks, strict=True) if task[0] == name)
-        here = plan.merge(plan.run(i, *operands, labels=has_labels) for i in range(plan.slices))
-        chex.assert_trees_all_equal(tuple(found), tuple(here))
-        if has_labels:
-            chex.assert_trees_all_equal(tuple(found), tuple(best_assignment(CHAIN, *operands)))
 
 
 # --- over the devices of a mesh -------------------------------------------------------------------

@@ -39,7 +39,7 @@ from tenferro_jax.extension import apply
 from ..helpers import equal
 from ..oracles import ALGEBRAS, brute_force, log_einsum, object_einsum
 from ..sweep import ALL, in_turn, some, times
-from .bank import OPT_EINSUM, PATTERNS, partitions, patterns, random_cases, sized
+from .bank import OPT_EINSUM, PATTERNS, random_cases, sized
 from .judges import check_assignment, refusals, temporary_bytes
 
 NAMES = ("max_plus", "min_plus", "max_mul", "min_max")
@@ -569,15 +569,3 @@ def test_log_sum_exp(case):
         rtol=1e-12,
         atol=1e-12,
     )
-
-
-def test_the_bank_holds_every_pattern():
-    """Bell(n) ways to label n places; each output is one of the 2**k sets of k labels (Touchard's
-    polynomials at 2).
-    """
-    touchard = [sum(2 ** len(set(places)) for places in partitions(n)) for n in range(7)]
-    assert touchard == [1, 2, 6, 22, 94, 454, 2430]
-    for operands, most, count in ((1, 3, 31), (2, 3, 3731), (3, 2, 4553)):
-        ranks = itertools.product(range(most + 1), repeat=operands)
-        assert len(set(patterns(operands, most))) == sum(touchard[sum(x)] for x in ranks) == count
-    assert sum(sized(x).output != "".join(sorted(sized(x).output)) for x in PATTERNS) > 500
