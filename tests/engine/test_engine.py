@@ -220,20 +220,6 @@ def test_programs_explain_steps_and_routes():
     np.testing.assert_allclose(program(x), want, rtol=1e-14)
 
 
-@pytest.mark.cpu
-def test_routes_inside_control_flow_are_told_too():
-    x = np.ones((2, 2))
-    program = compile_std_to_exec(
-        trace(
-            lambda x: jax.lax.fori_loop(0, 2, lambda i, c: tropical_einsum("ij,jk->ik", c, x), x), x
-        )
-    )
-    assert [str(r) for r in program.routes] == [
-        "tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its "
-        "kernel declines: one reduction does it)"
-    ]
-
-
 # --- how a graph becomes steps --------------------------------------------------------------------
 
 
@@ -241,6 +227,8 @@ def cumulate(x):
     return apply(HostCumulate(), x)[0]
 
 
+X = np.arange(6.0).reshape(2, 3)
+W = np.ones((3, 3)) + 3 * np.eye(3)
 ONE_SEGMENT = {
     "elementwise": (lambda x: jnp.tanh(x) * 2 + x, (np.ones((3, 3)),)),
     "outputs twice, an input as output, one unused": (
@@ -252,13 +240,35 @@ ONE_SEGMENT = {
         lambda x, y: jnp.einsum("bij,bjk->ik", x, y).sum(0),
         (np.ones((2, 3, 4)), np.ones((2, 4, 5))),
     ),
-    "loop": (lambda x: lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + x, x), (np.ones(3),)),
-    "while": (
-        lambda x: lax.while_loop(lambda c: c.sum() < 9.0, lambda c: c + x, x),
-        (np.ones(3),),
-    ),  # cond: one clamp more
     "tropical": (lambda x: tropical_einsum("ij,jk->ik", x, x), (np.ones((3, 3)),)),
     "a training step": (training_step.step, training_step.arguments(8, 4, 5, 3)),
+    "dense layers": (
+        lambda x: jax.grad(lambda w: (jax.nn.log_softmax(jax.nn.relu(x @ w)) ** 2).sum())(W),
+        (X,),
+    ),
+    "gelu": (jax.nn.gelu, (X,)),
+    "scan": (lambda x: jax.lax.scan(lambda c, r: (c + r, c * r), x[0], x), (X,)),
+    "cond": (lambda x: jax.lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x), (X,)),
+    "switch": (
+        lambda x: jax.lax.switch(x[0, 0].astype(int), [jnp.sin, jnp.cos, jnp.tanh], x),
+        (X,),
+    ),
+    "while": (lambda x: jax.lax.while_loop(lambda x: x.sum() < 100, lambda x: x * 2 + 1, x), (X,)),
+    "while under vmap": (
+        jax.vmap(lambda r: jax.lax.while_loop(lambda r: r.sum() < 100, lambda r: r * 2 + 1, r)),
+        (X,),
+    ),
+    "counted loop": (lambda x: jax.lax.fori_loop(0, 5, lambda i, x: x * i, x), (X,)),
+    "sort": (lambda x: (jnp.sort(x, 1), jnp.argsort(x, 1)), (X,)),
+    "convolution": (lambda x: jnp.convolve(x[0], x[1]), (X,)),
+    "cumulative": (lambda x: jnp.cumsum(x, 0), (X,)),
+    "indexed update": (lambda x: x.at[jnp.array([0, 1])].set(1.0)[jnp.array([1, 0])], (X,)),
+    "gradient of a scan": (
+        jax.grad(lambda x: jax.lax.scan(lambda c, r: (jnp.sin(c) + r, c * r), x[0], x)[1].sum()),
+        (X,),
+    ),
+    "linear solve": (lambda x: jnp.linalg.solve(W, x.T), (X,)),
+    "second derivative": (jax.vmap(jax.vmap(jax.grad(jax.grad(jax.scipy.special.erf)))), (X,)),
 }
 
 
@@ -354,21 +364,6 @@ def test_last_uses_are_those_that_a_forward_scan_finds():
         assert [m.shape for m in instruction.metas] == [
             program.slots[i].shape for i in instruction.outputs
         ]
-
-
-def test_refusals():
-    (b,) = jax.export.symbolic_shape("b")
-    each_ends_in(
-        (
-            lambda: compile_std_to_exec(trace(lambda x: x, jax.ShapeDtypeStruct((b,), np.float64))),
-            InvalidConfig,
-            r"symbolic inputs float64\[b\]",
-        ),
-        (lambda: compile_std_to_exec(lambda x: x), InvalidConfig, "needed a Graph"),
-    )
-    graph = trace(lambda i: i.astype(np.float64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
-    with jax.enable_x64(False), pytest.raises(DTypeError, match="64-bit types"):
-        compile_std_to_exec(graph)
 
 
 def test_validate_nonsingular_is_a_host_step_that_speaks_for_the_values():

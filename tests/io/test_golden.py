@@ -15,7 +15,7 @@ import pytest
 from jax.test_util import check_grads
 
 import tenferro_jax as tj
-from tenferro_jax import from_wire, load_graph, to_wire
+from tenferro_jax import load_graph, to_wire
 from tenferro_jax.errors import Unsupported
 from tenferro_jax.extension import registry
 from tenferro_jax.extension.routes import current_platform
@@ -77,26 +77,6 @@ def test_every_op_and_every_family_is_in_a_golden_file():
     assert len(ops) == 155  # a new op needs no new version, and so no new file
     assert ops <= {op.__name__ for op in VOCABULARY}
     assert registry._factories.keys() <= families
-
-
-def test_what_derivatives_a_file_lost_it_goes_on_refusing():
-    graph = load_graph(golden_graphs.FOLDER / "graph_v1/with_lost_derivative.graph")
-    ends_in(
-        lambda: jax.grad(lambda x: graph(x)[0].sum())(np.ones(2)),
-        Unsupported,
-        r"square at model\.py:3",
-    )
-
-
-def test_golden_files_are_never_written_again(monkeypatch, tmp_path):
-    monkeypatch.setattr(golden_graphs, "FOLDER", tmp_path)
-    graph = from_wire(FILES[0].read_bytes())
-    golden_graphs.write("one", graph)
-    path = tmp_path / "graph_v1/one.graph"
-    assert path.read_bytes() == FILES[0].read_bytes()
-    path.write_bytes(b"old")
-    ends_in(lambda: golden_graphs.write("one", graph), FileExistsError)
-    assert path.read_bytes() == b"old"
 
 
 # --- exported programs ----------------------------------------------------------------------------
@@ -200,13 +180,3 @@ def refusal(path):
     except Unsupported as error:
         return error
     return None
-
-
-@pytest.mark.slow
-def test_the_writer_refuses_to_overwrite(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "FOLDER", tmp_path)
-    write.main()
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert len(before) == 6
-    ends_in(write.main, SystemExit, "golden files are never written again")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -320,31 +320,6 @@ def test_nor_are_they_in_exported_programs(tmp_path):
         assert "needed [['var', 'mean'], [" in line
 
 
-def test_a_dataclass_with_more_static_fields_than_the_file_has_is_refused(monkeypatch):
-    (_, old), (_, new) = classes_of("State", "a"), classes_of("State", "a")
-    new = jax.tree_util.register_dataclass(
-        dataclasses.make_dataclass(
-            "State",
-            ["a"]
-            + [(n, int, dataclasses.field(default=3, metadata={"static": True})) for n in "nk"],
-        )
-    )
-    register_pytree_name(old, "test-package.State")
-    content = to_wire(trace(lambda x: old(x), X))
-    monkeypatch.setattr(trees, "_classes", {"test-package.State": new})
-    ends_in(
-        (
-            lambda: from_wire(forged)
-            for forged in (
-                content,
-                of_tree('["class","test-package.State",[["a"],["n","k"]],[5],0]'),
-            )
-        ),
-        (Unsupported, ArtifactError),
-        r"fields|the static data",
-    )
-
-
 def test_a_name_that_jax_has_for_another_class_is_refused():
     class Ours(typing.NamedTuple):
         value: typing.Any

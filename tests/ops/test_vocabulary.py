@@ -4,7 +4,6 @@ and back.
 
 import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +14,7 @@ import scipy.special
 from jax.extend.mlir.dialects import stablehlo
 
 import tenferro_jax as tj
-from tenferro_jax import Graph, TensorMeta, export, trace
+from tenferro_jax import TensorMeta, export, trace
 from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, Unsupported
 from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops import (
@@ -651,35 +650,12 @@ def test_validate_nonsingular_speaks_on_the_host_only():
     )
 
 
-@pytest.mark.parametrize(
-    ("op", "shapes", "text"),
-    [
-        (arithmetic.Add(), ((3, 4), (3, 5)), "Add"),
-        (logic.Compare(Direction.Lt), ((3, 4), (3, 5)), "Compare"),
-        (analytic.Pow(), ((3, 4), (3, 5)), "Pow"),
-        (structural.BroadcastInDim((5, 4), ()), ((1, 4),), "rank 2"),
-    ],
-)
-def test_what_does_not_broadcast(op, shapes, text):
-    metas = [TensorMeta(np.dtype("float64"), shape) for shape in shapes]
-    ends_in(lambda: op.infer(*metas), InvalidConfig, text)
-
-
 def test_arity_is_checked():
     ends_in(
         lambda: call(arithmetic.Add(), [jnp.ones(2)]),
         InvalidConfig,
         "given 1 input; needed 2 inputs",
     )
-
-
-def test_ops_with_equal_payload_are_equal_and_types_matter():
-    assert structural.Reshape((2, 6)) == structural.Reshape((2, 6))
-    assert hash(structural.Reshape((2, 6))) == hash(structural.Reshape((2, 6)))
-    assert reduction.ReduceSum((1,)) != reduction.ReduceMax((1,))
-    assert source.Constant(np.float32(1)) != source.Constant(np.float64(1))
-    assert isinstance(HALVE, Graph)
-    assert control.Scan(HALVE, 5, 1, 1) != control.Scan(DOUBLE, 5, 1, 1)
 
 
 # --- what the op page forbids is refused when an op is recorded -----------------------------------
@@ -694,6 +670,9 @@ def meta(*shape, dtype=F):
 
 W = ((2,), (1,), ((0, 0),), (1,), (1,))
 REFUSED = [
+    *((op, meta(3, 4), meta(3, 5)) for op in (arithmetic.Add(), analytic.Pow())),
+    (logic.Compare(Direction.Lt), meta(3, 4), meta(3, 5)),
+    (structural.BroadcastInDim((5, 4), ()), meta(1, 4)),
     (structural.Reshape((5,)), meta(2, 3)),
     (structural.Reshape((-1,)), meta(6)),
     (structural.BroadcastInDim((3, 2), (1, 0)), meta(2, 3)),
@@ -800,25 +779,6 @@ def test_no_payload_is_narrowed_while_64_bit_types_are_off(case):
             ),
             (lambda: builder.input(meta(3, dtype="float64")), DTypeError, "64-bit types are off"),
         )
-
-
-VARIADIC = {
-    "argsort": (jnp.argsort, np.array([3.0, 1.0, 2.0])),
-    "solve": (lambda x: jnp.linalg.solve(x, x), np.eye(3)),
-    "permutation": (lambda x: x[jax.random.permutation(jax.random.key(0), 3)], np.arange(3.0)),
-    "barrier": (lambda x: jax.lax.optimization_barrier((x, x + 1)), np.ones(3)),
-    "search": (lambda x: jnp.searchsorted(x, jnp.array([0.5, 1.5])), np.arange(3.0)),
-    "interpolation": (lambda x: jnp.interp(jnp.array([0.5, 1.5]), x, x * x), np.arange(3.0)),
-    "histogram": (lambda x: jnp.histogram(x, bins=4)[0], np.arange(3.0)),
-}
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", VARIADIC)
-def test_graphs_of_ops_with_any_number_of_outputs_are_well_formed(name):
-    fn, x = VARIADIC[name]
-    graph = tj.verify(trace(fn, x))
-    chex.assert_trees_all_equal(graph.to_jax()(x), fn(jnp.asarray(x)))
 
 
 def test_a_custom_rule_that_jax_itself_cannot_trace_alone_is_noted_not_raised():

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from benchmarks.measure import canonical_hlo
 from ext_tropical import best_assignment, closure, tropical_einsum, viterbi
 from tenferro_jax import trace
-from tenferro_jax.engine import Engine, compile_std_to_exec
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.graph.graph import bodies
@@ -190,43 +189,6 @@ def test_primitives_that_no_op_is_like():
 def test_a_custom_derivative_stays_inside_control_flow(fn):
     inside = [body for node in trace(fn, X).nodes for body in bodies(node.op)]
     assert CustomJvp in {type(node.op) for body in inside for node in body.nodes}
-
-
-W = np.ones((3, 3)) + 3 * np.eye(3)
-SAME_PROGRAM = {
-    "dense layers": (
-        lambda x: jax.grad(lambda w: (jax.nn.log_softmax(jax.nn.relu(x @ w)) ** 2).sum())(W),
-        X,
-    ),
-    "gelu": (jax.nn.gelu, X),
-    "scan": (lambda x: jax.lax.scan(lambda c, r: (c + r, c * r), x[0], x), X),
-    "cond": (lambda x: jax.lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x), X),
-    "switch": (lambda x: jax.lax.switch(x[0, 0].astype(int), [jnp.sin, jnp.cos, jnp.tanh], x), X),
-    "while": (lambda x: jax.lax.while_loop(lambda x: x.sum() < 100, lambda x: x * 2 + 1, x), X),
-    "while under vmap": (
-        jax.vmap(lambda r: jax.lax.while_loop(lambda r: r.sum() < 100, lambda r: r * 2 + 1, r)),
-        X,
-    ),
-    "counted loop": (lambda x: jax.lax.fori_loop(0, 5, lambda i, x: x * i, x), X),
-    "sort": (lambda x: (jnp.sort(x, 1), jnp.argsort(x, 1)), X),
-    "convolution": (lambda x: jnp.convolve(x[0], x[1]), X),
-    "cumulative": (lambda x: jnp.cumsum(x, 0), X),
-    "indexed update": (lambda x: x.at[jnp.array([0, 1])].set(1.0)[jnp.array([1, 0])], X),
-    "gradient of a scan": (
-        jax.grad(lambda x: jax.lax.scan(lambda c, r: (jnp.sin(c) + r, c * r), x[0], x)[1].sum()),
-        X,
-    ),
-    "linear solve": (lambda x: jnp.linalg.solve(W, x.T), X),
-    "second derivative": (jax.vmap(jax.vmap(jax.grad(jax.grad(jax.scipy.special.erf)))), X),
-}
-
-
-@pytest.mark.few(5)
-@pytest.mark.parametrize("name", SAME_PROGRAM)
-def test_the_optimised_program_is_that_of_jit(name):
-    fn, x = SAME_PROGRAM[name]
-    ours = compile_std_to_exec(trace(fn, x)).segments[0].compiled.as_text()
-    assert canonical_hlo(ours) == canonical_hlo(jax.jit(fn).lower(x).compile().as_text())
 
 
 # --- extensions written out -----------------------------------------------------------------------
