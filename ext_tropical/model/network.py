@@ -17,6 +17,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment
+from ..network.tropical_plan import require_size
 from ..step.einsum_op import widened
 from .answers import best_ways, counted, counted_by, samples, shares
 from .chain_form import chain_form
@@ -30,7 +31,6 @@ from .variables import (
     is_finite,
     require_finite,
     require_known,
-    require_size,
     summed_to,
 )
 

@@ -264,14 +264,3 @@ def require_finite(question: str, value: jax.Array) -> None:
             else "a score of NaN or inf",
             needed="tables and evidence that allow an assignment, and scores below inf",
         )
-
-
-def require_size(where: str, size: object, least: int = 0) -> int:
-    """A number as an int.
-
-    Raises:
-      InvalidConfig: no integer, or too small.
-    """
-    if isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= least:
-        return int(size)
-    raise InvalidConfig(where=where, given=repr(size), needed=f"an integer of at least {least}")

@@ -130,16 +130,19 @@ def plan_tropical_einsum(
         hashable(optimize),
         byte_count(f"tropical_einsum {shortened(equation)!r}", memory_limit),
         algebra,
-        _count(slices),
+        require_size("plan_tropical_einsum, slices", slices, 1),
     )
 
 
-def _count(slices: object) -> int:
-    if isinstance(slices, int | np.integer) and not isinstance(slices, bool) and slices > 0:
-        return int(slices)
-    raise InvalidConfig(
-        where="plan_tropical_einsum, slices", given=repr(slices), needed="a positive integer"
-    )
+def require_size(where: str, size: object, least: int = 0) -> int:
+    """A number as an int.
+
+    Raises:
+      InvalidConfig: no integer, or too small.
+    """
+    if isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= least:
+        return int(size)
+    raise InvalidConfig(where=where, given=repr(size), needed=f"an integer of at least {least}")
 
 
 def _shape(x: object, where: str) -> tuple[int, ...]:

@@ -356,7 +356,22 @@ def shortest_paths(
             needed="min_plus, max_plus, min_max or or_and",
             fix="For products of probabilities pass -log of them, under min_plus.",
         )
-    given = _weights(graph, weights, algebra, where)
+    require_kind(
+        graph,
+        EdgeGraph,
+        f"{where}, graph",
+        "an EdgeGraph",
+        "EdgeGraph.from_matrix makes one of a sparse matrix, and returns the weights.",
+    )
+    given = jnp.asarray(as_array(weights, f"{where}, weights"))
+    one_dtype(where, algebra, [given.dtype], [weights])
+    if given.shape != jnp.shape(graph.senders):
+        raise ShapeError(
+            where=f"{where}, weights",
+            given=f"shape {given.shape}",
+            needed=f"{jnp.shape(graph.senders)}, a weight for each edge",
+            fix="For many weights use jax.vmap.",
+        )
     start = jnp.asarray(_nodes(sources, graph.n, f"{where}, sources"))
     goals = _nodes(np.zeros(0) if targets is None else targets, graph.n, f"{where}, targets")
     if np.ndim(goals) != 1:
@@ -399,28 +414,6 @@ def _found(
     if algebra == max_plus:
         values = _negated(values)
     return values.reshape(*start.shape, *values.shape[1:]), last.reshape(*start.shape, graph.n)
-
-
-def _weights(
-    graph: EdgeGraph, weights: ArrayLike, algebra: SelectiveSemiring, where: str
-) -> jax.Array:
-    require_kind(
-        graph,
-        EdgeGraph,
-        f"{where}, graph",
-        "an EdgeGraph",
-        "EdgeGraph.from_matrix makes one of a sparse matrix, and returns the weights.",
-    )
-    given = jnp.asarray(as_array(weights, f"{where}, weights"))
-    one_dtype(where, algebra, [given.dtype], [weights])
-    if given.shape != jnp.shape(graph.senders):
-        raise ShapeError(
-            where=f"{where}, weights",
-            given=f"shape {given.shape}",
-            needed=f"{jnp.shape(graph.senders)}, a weight for each edge",
-            fix="For many weights use jax.vmap.",
-        )
-    return given
 
 
 def _negated(x: jax.Array) -> jax.Array:

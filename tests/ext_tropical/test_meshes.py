@@ -144,31 +144,6 @@ def test_derivatives(split):
     near(derivatives(*placed(split, X, Y)), derivatives(X, Y), 1e-4)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("equation", ["bij,bjk->bik", "ijk,jkl->il", "ij->i", "ij,j->i"])
-def test_other_steps(equation):
-    """Each label in turn over eight devices, values and winners."""
-    terms = equation.split("->")[0].split(",")
-    sizes = dict.fromkeys("".join(terms), 8)
-    arrays = [
-        np.random.default_rng(3).integers(0, 9, [sizes[c] for c in t]).astype(np.float32)
-        for t in terms
-    ]
-
-    def run(*xs):
-        found = tropical_einsum_with_argmax(equation, *xs)
-        return found.value, [step.winner for step in found.steps]
-
-    want = jax.jit(run)(*arrays)
-    for label in sizes:
-        specs = [P(*("d" if c == label else None for c in term)) for term in terms]
-        given = [
-            jax.device_put(x, jax.NamedSharding(mesh((8,)), s))
-            for x, s in zip(arrays, specs, strict=True)
-        ]
-        chex.assert_trees_all_equal(jax.jit(run)(*given), want)
-
-
 # max_plus of an author, whose values of devices are gathered.
 LATER = {
     "id": "tests.later.v1",

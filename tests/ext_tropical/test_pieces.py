@@ -251,6 +251,6 @@ def test_refusals_over_devices():
         (
             lambda: plan_tropical_einsum(CHAIN, *x, slices=0),
             InvalidConfig,
-            "slices: given 0; needed a positive integer",
+            "slices: given 0; needed an integer of at least 1",
         ),
     )
