@@ -239,7 +239,7 @@ def _standard(carrier: Extension) -> Callable[..., list[jax.Array]]:
         # JAX may treat a result as weakly typed, which a result of an extension never is.
         return [
             jax.lax.convert_element_type(out, out.dtype)
-            for out in forward(carrier, _ANYWHERE, arrays)
+            for out in lowered(functools.partial(forward, carrier, _ANYWHERE))(arrays)
         ]
 
     run.__name__ = run.__qualname__ = carrier.family_id

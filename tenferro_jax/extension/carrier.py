@@ -18,7 +18,7 @@ import jax
 from ..dimensions import SymDim
 from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, counted
 from ..identity import map_leaves
-from ..jax_seam import Site, graph_assumptions, is_symbolic_dim
+from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
@@ -33,14 +33,14 @@ from .contract import (
     in_method,
     inherited,
     lowered,
-    lowering_at,
     require_arrays,
     require_not_traced,
     require_own_class,
     run_as,
+    running,
 )
 from .family import family_of
-from .runtimes import ExtensionRuntimeSet, Kernel, RouteKind, require_runtimes
+from .runtimes import ExtensionRuntimeSet, Kernel, require_runtimes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,9 +269,10 @@ class Extension(StdTensorOp):
                     )
             sizes.append(level.size([m.shape for m in metas]))
             metas = tuple(level.inner(metas))
+        around = running.get()  # of an op that calls this one
         # A graph that reads a traced call infers again, and notes equalities then.
         later = None if graph_assumptions.value is None else lambda *_: None
-        outs = self._infer_one(list(metas), assume or later)
+        outs = self._infer_one(list(metas), assume or (around and around.assume) or later)
         return tuple(TensorMeta(m.dtype, (*sizes, *m.shape)) for m in outs)
 
     def _infer_one(self, metas: list[TensorMeta], assume: Assume | None) -> list[TensorMeta]:
@@ -342,14 +343,12 @@ def kernel_body(
 
 
 def body_of(
-    carrier: Extension, kernel: Kernel | None, site: Site, *arrays: jax.Array
+    carrier: Extension, kernel: Kernel | None, *arrays: jax.Array
 ) -> tuple[jax.Array, ...] | None:
     """The outputs of a kernel, or of the lowering, which is None when it declines."""
-    if kernel is not None:
-        return kernel_body(carrier, kernel, arrays)
-    kernels = RouteKind.KERNEL in carrier.runtimes.routes
-    with lowering_at(None if site.exporting or site.partitioned or not kernels else site):
-        return lowering_body(carrier, arrays)
+    return (
+        lowering_body(carrier, arrays) if kernel is None else kernel_body(carrier, kernel, arrays)
+    )
 
 
 def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
@@ -358,7 +357,8 @@ def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.
 
     def one(*element: jax.Array) -> tuple[jax.Array, ...]:
         nonlocal declined
-        outs = lowered(carrier.op, element)
+        with inherited(None if carrier.given is None else (None, carrier.given)):
+            outs = lowered(carrier.op, element)
         declined = outs is None
         return () if outs is None else outs
 

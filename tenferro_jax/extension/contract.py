@@ -114,6 +114,7 @@ class ExtensionOp(Sealed):
     input_count: Any = 1
     output_count: Any = 1
     runtimes: ClassVar[ExtensionRuntimeSet] = NO_RUNTIMES
+    is_part: ClassVar[bool] = False  # whether the lowering of another op may call it
     advice: ClassVar[str] = "Override lower_to_standard_ops, or eager_execute."
 
     def _writer(self) -> Writer:
@@ -336,11 +337,6 @@ inherited = jax.make_user_context(None)
 """In an AD rule, the rules and runtimes that were given to the call that it differentiates, as a
 pair. They are part of the key of jit's caches, so that a function traced in one rule is not reused
 in another."""
-
-
-lowering_at = jax.make_user_context(None)
-"""The site for which an extension is lowered, if kernels may run there; part of the key of jit's
-caches."""
 
 
 def require_equal(a: SymDim, b: SymDim) -> None:

@@ -30,7 +30,7 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
     route = choose_route(carrier, site, metas)
     if route.kind is not RouteKind.HOST:
         kernel = chosen(carrier, route)
-        outs = body_of(carrier, kernel, site, *arrays)
+        outs = body_of(carrier, kernel, *arrays)
         if outs is not None:
             # A lowering may call the host too.
             if site.partitioned and is_on_host(carrier, metas, site):

@@ -45,7 +45,6 @@ from .contract import (
     MapsOver,
     ShardingRule,
     in_method,
-    lowering_at,
     require_not_traced,
 )
 from .nesting import (
@@ -78,6 +77,7 @@ class FunctionExtension(ExtensionOp):
     """
 
     function: ClassVar[Authored]
+    is_part = True
     advice = "Return arrays from the function, or write @f.def_host."
     in_tree: str = ""
     out_tree: str = ""
@@ -382,8 +382,7 @@ class FunctionExtension(ExtensionOp):
             return [jnp.zeros_like(t) if c is None else c for t, c in zip(given, made, strict=True)]
 
         fix = "Use reverse mode, or write @f.defjvp in place of f.defvjp."
-        with lowering_at(None):  # kernels have no transpose
-            return transposed(pull, like, given, self.function.place, fix)
+        return transposed(pull, like, given, self.function.place, fix)
 
     def _pulled(
         self, residuals: PyTree, tangents: PyTree, given: Sequence[jax.Array | None]
@@ -418,15 +417,38 @@ class FunctionExtension(ExtensionOp):
                     fix="",
                 )
             return [None] * len(known) + self._pulled(residuals, tangents, cotangents)
-        if function.transpose is None or self.stage:
+        if self.stage:
             raise self.missing_rule("transpose")
         args = self.arguments.unflatten(inputs)
         metas = self.infer_output_meta(list(map(meta_of, inputs)))
         full = filled([struct(meta) for meta in metas], cotangents)
+        if function.transpose is None:
+            return self._turned(full, inputs)
         made = function.transpose(self.results.unflatten(full), *args, **self.payload)
         wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
         found = function.cotangents(made, args, "def_transpose")
         return function.cast(found, wanted, "def_transpose")
+
+    def _turned(
+        self, cotangents: Sequence[jax.Array], inputs: Sequence[jax.Array | LinearInput]
+    ) -> list[jax.Array | None]:
+        """The cotangents of a function without a rule for them: JAX transposes it, if it is linear
+        in these inputs.
+        """
+        places = [i for i, x in enumerate(inputs) if isinstance(x, LinearInput)]
+
+        def run(*moved: jax.Array) -> list[jax.Array]:
+            values: list[Any] = list(inputs)
+            for i, x in zip(places, moved, strict=True):
+                values[i] = x
+            return self._leaves(*values)
+
+        try:
+            like = [struct(meta_of(inputs[i])) for i in places]
+            found = dict(zip(places, jax.linear_transpose(run, *like)(cotangents), strict=True))
+        except (NotImplementedError, ValueError, AssertionError, TypeError, KeyError) as error:
+            raise self.missing_rule("transpose") from error
+        return [found.get(i) for i in range(len(inputs))]
 
     def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
         """The function of `def_host`."""

@@ -11,16 +11,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import PyTreeDef
 
 from ..errors import DTypeError, DuplicateRule, InvalidConfig, counted
 from ..identity import payload_of
 from ..jax_seam import require_platforms
 from ..shapes import TensorMeta, as_array, is_plain, meta_of, struct
-from .authored import Adopted, Authored, adopted, filled
-from .carrier import Extension, kernel_body
-from .contract import LOWERING, ShardingRule, closed_over, lowering_at, require_not_traced, running
+from .authored import Adopted, Authored, adopted
+from .carrier import Extension
+from .contract import ShardingRule, closed_over, require_not_traced, running
 from .family import parse_family_id
 from .function_extension import (
     FunctionExtension,
@@ -31,7 +30,6 @@ from .function_extension import (
 from .nesting import PyTree, nesting_text
 from .primitive import apply, forget_rules
 from .registry import register_function
-from .routes import choose_route, chosen
 from .runtimes import ExtensionRuntimeSet, Kernel
 
 TAKEN = {*dir(FunctionExtension), "family_id", "function", "self"}
@@ -80,11 +78,11 @@ class FunctionOp(Authored):
 
     def __call__(self, *args: PyTree, **payload: Any) -> PyTree:
         """The function of the arrays, under any JAX transform."""
-        args, payload = self.split(args, payload)
+        op, arrays = self.bound(*self.split(args, payload))
         method = running.get()
-        if method is not None and method.name.startswith(LOWERING):
-            return self._inlined(args, payload)  # a part of another op
-        op, arrays = self.bound(args, payload)
+        if method is not None and method.assume is not None:
+            # JAX may know the outputs already, and then would not ask for equalities again.
+            Extension.of(op).infer(*map(meta_of, arrays), assume=method.assume)
         outs = apply(op, *arrays)
         return op.results.unflatten(outs) if op.out_tree else outs[0]
 
@@ -347,58 +345,6 @@ class FunctionOp(Authored):
                 needed="a number that fits",
                 fix="Convert it to an array of the dtype that is meant.",
             ) from error
-
-    def _inlined(self, args: tuple[PyTree, ...], payload: dict[str, Any]) -> PyTree:
-        """The value as a part of another op: plain JAX, with the rules it has; with its kernel if
-        the other op is lowered for a platform that has one.
-        """
-        payload = {name: p for name, (_, p) in self.payload.items()} | payload
-
-        def body(*xs: PyTree) -> PyTree:
-            made = self.body(*xs, **payload)
-            if made is None and self.host is not None and self.infer is not None:
-                structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), xs)
-                host = functools.partial(self.host, **payload)
-                like = self.infer(*structs, **payload)
-                return jax.pure_callback(
-                    lambda *xs: host(*jax.tree.map(np.asarray, xs)),
-                    like,
-                    *xs,
-                    vmap_method="sequential",
-                )
-            return made
-
-        def computed(*xs: PyTree) -> PyTree:
-            site = lowering_at.value
-            if site is None or not self.op.runtimes.kernels(self.op.family_id, site.platform):
-                return body(*xs)
-            op, arrays = self.bound(xs, payload)
-            carrier = Extension.of(op)
-            kernel = chosen(carrier, choose_route(carrier, site, tuple(map(meta_of, arrays))))
-            if kernel is None:
-                return body(*xs)
-            return op.results.unflatten(kernel_body(carrier, kernel, arrays))
-
-        def moved(primals: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
-            if self.derives or self.transpose is not None:
-                return jax.jvp(body, primals, tangents)
-            if self.jvp is None:
-                raise self.op().missing_rule("jvp")
-            out = computed(*primals)
-            made = self.jvp(primals, out, tangents, **payload)
-            nesting: Any = jax.tree.structure(out)
-            given = self.flat(nesting, made, "defjvp, which returned")
-            return out, nesting.unflatten(filled(jax.tree.leaves(out), given))
-
-        if self.fwd is not None:
-            backward: Any = jax.custom_vjp(computed)
-            backward.defvjp(*self.op(**payload).reverse)
-            return backward(*args)
-        if (self.derives or self.transpose is not None) and not len(self.op.runtimes):
-            return body(*args)
-        forward: Any = jax.custom_jvp(computed)
-        forward.defjvp(moved)
-        return forward(*args)
 
     def __reduce__(self) -> Any:
         return _unpickled, (self.__module__, self.op.family_id)

@@ -100,7 +100,7 @@ def apply(
     """
     method = running.get()
     if method is not None:
-        if method.name == LOWERING:
+        if method.name == LOWERING and not getattr(op, "is_part", False):
             raise InvalidConfig(
                 where=method.where,
                 given=f"a call of extension {getattr(op, 'family_id', repr(op))}",

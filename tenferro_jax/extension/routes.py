@@ -184,7 +184,7 @@ def is_on_host(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> b
     route = route_of(carrier, metas, site)
     if route.kind is RouteKind.HOST:
         return True
-    body = jax.make_jaxpr(functools.partial(body_of, carrier, chosen(carrier, route), site))
+    body = jax.make_jaxpr(functools.partial(body_of, carrier, chosen(carrier, route)))
     return _calls_host(body(*map(struct, metas)), site)
 
 

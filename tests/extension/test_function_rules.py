@@ -5,6 +5,7 @@ an op has: that of its body without a word, that of a rule, or an error that nam
 
 import collections
 import copy
+import itertools
 import pickle
 
 import chex
@@ -71,6 +72,12 @@ def test_sizes_that_must_be_equal():
     graph = tj.trace(checked, *[jax.ShapeDtypeStruct((size,), np.float64) for size in (n, m)])
     assert len(graph.guards) == 1
     np.testing.assert_array_equal(graph.to_jax()(X, Y), X)
+    specs = [jax.ShapeDtypeStruct((size,), np.float64) for size in (n, m)]
+    for outer in (
+        fresh(lambda x, y: 2 * checked(x, y)),
+        jax.jit(fresh(lambda x, y: checked(x, y))),
+    ):
+        assert [str(guard) for guard in tj.trace(outer, *specs).guards] == ["m == n"]
     ends_in(lambda: checked(X, Y[:2]), InvalidConfig, r"in checked|of checked")
 
 
@@ -105,6 +112,18 @@ def test_the_kernels_of_a_pair_run_in_training():
     program = tj.export(layer, spec, vjp_order=1, platforms=("cpu",))
     np.testing.assert_allclose(jax.grad(lambda x: program.call(x).sum())(X), slope, rtol=1e-12)
     assert not runs
+
+
+def test_the_functions_that_a_rule_calls_have_derivatives_of_any_order():
+    both, slopes = fresh(lambda x: (jnp.sin(x), jnp.cos(x))), fresh(lambda slope, g: (slope * g,))
+    sine = fresh(lambda x: both(x)[0])
+    sine.defvjp(both, slopes)
+    for first, second in itertools.product((jax.jacfwd, jax.jacrev), repeat=2):
+        np.testing.assert_allclose(first(second(sine))(0.5), -np.sin(0.5))
+        np.testing.assert_allclose(jax.jit(second(first(second(sine))))(0.5), -np.cos(0.5))
+    ends_in(
+        lambda: jax.linear_transpose(lambda x: both(x)[0], 0.5)(1.0), ADRuleError, "no transpose"
+    )
 
 
 def hi_sine(**rules):
