@@ -432,17 +432,10 @@ def test_refusals_name_the_function_and_its_line():
     def define(function):
         return lambda: tj.op("test-functions.refused.v1")(function)
 
-    def positional(x, t=2.0):
-        return x
-
-    def bare(x, *, t):
-        return x
-
-    def with_default(x, *, mode="fast"):
-        return x
-
-    def variadic(x, **t):
-        return x
+    positional = lambda x, t=2.0: x
+    bare = lambda x, *, t: x
+    with_default = lambda x, *, mode="fast": x
+    variadic = lambda x, **t: x
 
     def taken(x, *, stage: str):
         return x

@@ -20,7 +20,7 @@ import tenferro_jax as tj
 from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
 from tenferro_jax.extension import apply, require_equal
 
-from ..helpers import close, ends_in, equal, fresh, made
+from ..helpers import close, each_ends_in, ends_in, equal, fresh, made
 
 X = np.array([0.3, -1.2, 2.0])
 Y = np.array([1.5, 0.5, -0.7])
@@ -267,22 +267,24 @@ def test_other_mistakes():
     def function(x, *, t: float = 1.0):
         return t * x
 
-    ends_in(
-        lambda: jax.jit(function)(X, t=2.0),
-        InvalidConfig,
-        r"function \(test_function_rules.py.*a traced value as t; .*static_argnames='t'",
-    )
-    ends_in(
-        lambda: function(X, t=[1.0]), InvalidConfig, r"payload of function \(test_fun.*, field t: "
+    each_ends_in(
+        (
+            lambda: jax.jit(function)(X, t=2.0),
+            InvalidConfig,
+            r"function \(test_function_rules.py.*a traced value as t; .*static_argnames='t'",
+        ),
+        (lambda: function(X, t=[1.0]), InvalidConfig, r"payload of function \(test_.*, field t: "),
     )
     two = lambda a, x: a @ x
-    for argnums in (2, -3, "x", (0, 5)):
-        transpose = lambda y, a, x: (None, y)
-        ends_in(
-            lambda: fresh(two).def_transpose(transpose, argnums=argnums),
-            InvalidConfig,
-            "of def_transpose; needed numbers of 2 arguments",
-        )
+    transpose = lambda y, a, x: (None, y)
+    ends_in(
+        (
+            lambda: fresh(two).def_transpose(transpose, argnums=argnums)
+            for argnums in (2, -3, "x", (0, 5))
+        ),
+        InvalidConfig,
+        "of def_transpose; needed numbers of 2 arguments",
+    )
     last = fresh(two)
     last.def_transpose(lambda y, a, x: (None, a.T @ y), argnums=-1)
     np.testing.assert_allclose(jax.grad(lambda x: last(XS, x).sum())(X), XS.sum(0), rtol=1e-12)

@@ -36,7 +36,7 @@ from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_f
 from tenferro_jax.payload_text import payload_json
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare
-from ..helpers import close, each_ends_in, ends_in, equal, made
+from ..helpers import close, each_ends_in, ends_in, equal, made, throw
 from ..house import ROOT
 
 
@@ -196,27 +196,16 @@ def test_a_factory_may_offer_a_default_and_validate_more():
     assert ExtensionFactory(Power).instantiate_default() is None
     assert ExtensionFactory(Power, Power(2)).instantiate_default() == Power(2)
 
-    class Positive(ExtensionFactory):
-        def decode(self, payload):
-            op = super().decode(payload)
-            if not op.factor > 0:
-                raise InvalidConfig(
-                    where=self.family_id,
-                    given=f"factor {op.factor}",
-                    needed="a positive one",
-                    fix="Change it.",
-                )
-            return op
+    def decode(self, payload):
+        op = ExtensionFactory.decode(self, payload)
+        return op if op.factor > 0 else throw(ValueError(f"factor {op.factor}"))
 
+    Positive = made("Positive", ExtensionFactory, decode=decode)
     factory = Positive(ScaledSquare)
     register_extension(factory)
     assert lookup_extension_factory(factory.family_id).instantiate_default() == ScaledSquare()
     assert factory.decode(payload_json(ScaledSquare(2.0))) == ScaledSquare(2.0)
-    ends_in(
-        lambda: factory.decode(payload_json(ScaledSquare(-1.0))),
-        InvalidConfig,
-        r"test-package\.scaled_square\.v1: given factor -1\.0",
-    )
+    ends_in(lambda: factory.decode(payload_json(ScaledSquare(-1.0))), ValueError, r"factor -1\.0")
 
 
 class _Untouchable(dict):

@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks.measure import canonical_hlo
 from ext_tropical import TropicalEinsum, max_plus
-from tenferro_jax import trace
 from tenferro_jax.errors import ADRuleError
 from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.extension.carrier import Extension
@@ -23,7 +22,7 @@ from tenferro_jax.jax_seam import read_module
 
 from ..cases import CASES, ids
 from ..extension_ops import ScaledSquare
-from ..helpers import close, ends_in, made
+from ..helpers import ends_in, made
 from .matrix import agree, agree_numerically, sweep
 
 
@@ -182,18 +181,6 @@ def test_a_value_that_is_differentiated_by_another_form_is_saved_too():
     got, want = jax.jit(lambda x: (saved(x), plain(x)))(x)
     np.testing.assert_allclose(got, want, rtol=1e-12)
     assert (count(saved, x), count(plain, x)) == (1, 2)
-
-
-def test_a_traced_gradient_computes_again_behind_a_barrier():
-    """Without it the nodes that are made again would be one with those of the forward pass."""
-    gradient = jax.value_and_grad(
-        lambda x: jnp.sum(jax.checkpoint(lambda x: jnp.exp(jnp.sin(x)))(x))
-    )
-    x = jnp.arange(3.0)
-    graph = trace(gradient, x)
-    names = [type(node.op).__name__ for node in graph.nodes]
-    assert (names.count("OptimizationBarrier"), names.count("Exp"), names.count("Sin")) == (1, 2, 2)
-    close(*zip(graph.to_jax()(x), gradient(x), strict=True), rtol=1e-12)
 
 
 def halves(xs, k):
