@@ -195,13 +195,10 @@ class Authored:
         for name, p in self.__signature__.parameters.items():
             if p.kind is p.KEYWORD_ONLY:
                 if p.annotation is p.empty:
-                    known = isinstance(p.default, bool | int | float | str)
-                    hint = type(p.default).__name__ if known else "float"
                     raise self.error(
                         f"the keyword-only parameter {p} without an annotation",
                         "the type of each keyword, because its value is a part of the op",
-                        f"Write {name}: {hint}, or another type that it has. Arrays go by "
-                        f"position.",
+                        f"Write its type, such as {name}: float. Arrays go by position.",
                     )
                 payload[name] = (p.annotation, p.default)
             elif p.kind is p.VAR_POSITIONAL:

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import PyTreeDef
 
-from ..errors import DTypeError, DuplicateRule, InvalidConfig, counted
-from ..identity import payload_of
+from ..errors import DTypeError, DuplicateRule, counted
 from ..jax_seam import require_platforms
 from ..shapes import TensorMeta, as_array, is_plain, meta_of, struct
 from .authored import Adopted, Authored, adopted
@@ -285,20 +284,7 @@ class FunctionOp(Authored):
         ]
         plain = nesting == self.plain
         in_tree = "" if plain else nesting_text(args, f"arguments of {self.place}")
-        if traced := [n for n, v in payload.items() if isinstance(v, jax.core.Tracer)]:
-            raise self.error(
-                f"a traced value as {', '.join(traced)}",
-                "a Python value: the payload is a part of the op",
-                f"Keep it out of the traced arguments, as jax.jit(..., static_argnames="
-                f"{traced[0]!r}) does, or make it an array by position.",
-            )
-        try:
-            op = self.op(in_tree=in_tree, **payload)
-        except InvalidConfig as error:
-            where = error.where.replace(payload_of(self.op), f"payload of {self.place}")
-            raise InvalidConfig(
-                where=where, given=error.given, needed=error.needed, fix=error.fix
-            ) from error
+        op = self.op(in_tree=in_tree, **payload)
         for function in self.rules:
             require_not_traced(op, closed_over(function))
         out_tree = results_of(op, tuple(map(meta_of, arrays)))

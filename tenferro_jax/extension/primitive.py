@@ -262,7 +262,7 @@ def _differentiable_form(rule: AnyRule, op: Extension, metas: Sequence[TensorMet
     """The carrier of the rule's differentiable form, whose first outputs have the metas of the op's
     own.
     """
-    where = f"differentiable_form of extension {op.family_id}"
+    where = op.op.place_of("differentiable_form")
     with in_method(op.op, "differentiable_form"):
         form = rule.form_for(op.op, op.of_one(metas))
     if form is op.op:

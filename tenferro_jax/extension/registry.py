@@ -72,8 +72,8 @@ class ExtensionFactory:
 
 
 _factories: dict[str, ExtensionFactory] = {}
-_sources: dict[str, tuple[Any, ...]] = {}
-"""Of families of functions: module and name, code, and the values that the function closes over."""
+_sources: dict[str, Any] = {}
+"""The functions of families."""
 _lock = threading.Lock()
 
 
@@ -127,29 +127,31 @@ def register_function(op_class: type[ExtensionOp], source: Any, place: str) -> N
     """
     factory = ExtensionFactory(op_class)
     family_id = factory.family_id
-    name = (source.__module__, source.__qualname__)
-    local = "<" in source.__qualname__
-    content = (name, source.__code__, [_value_in(cell) for cell in source.__closure__ or ()])
     with _lock:
-        if family_id in _factories:
-            known = _sources.get(family_id)
-            same = known is not None and (
-                (known[0], known[1]) == content[:2]
-                and all(x is y for x, y in zip(known[2], content[2], strict=True))
-                if local
-                else known[0] == name
+        if family_id in _factories and not _is_again(source, _sources.get(family_id)):
+            other = _factories[family_id].op_class
+            raise Duplicate(
+                where=place,
+                given=f"family_id {family_id}, which belongs to {other.__module__}."
+                f"{other.__qualname__}",
+                needed="a family_id of its own",
+                fix="Make what differs a keyword-only parameter, or give each its family_id.",
             )
-            if not same:
-                other = _factories[family_id].op_class
-                raise Duplicate(
-                    where=place,
-                    given=f"family_id {family_id}, which belongs to {other.__module__}."
-                    f"{other.__qualname__}",
-                    needed="a family_id of its own",
-                    fix="Make what differs a keyword-only parameter, or give each its family_id.",
-                )
-        _factories[family_id] = factory
-        _sources[family_id] = content
+        _factories[family_id], _sources[family_id] = factory, source
+
+
+def _is_again(source: Any, known: Any) -> bool:
+    """Whether a function is another one that ran again."""
+    if known is None or (source.__module__, source.__qualname__) != (
+        known.__module__,
+        known.__qualname__,
+    ):
+        return False
+    held, before = (list(map(_value_in, f.__closure__ or ())) for f in (source, known))
+    same = source.__code__ == known.__code__ and all(
+        x is y for x, y in zip(held, before, strict=True)
+    )
+    return same or "<" not in source.__qualname__
 
 
 def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:

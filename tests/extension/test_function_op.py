@@ -447,8 +447,8 @@ def test_refusals_name_the_function_and_its_line():
     defaulted.defvjp(lambda x, y: (x * y, (x, y)), lambda kept, g: (kept[1] * g, kept[0] * g))
     for function, given in (
         (positional, "the parameter t=2.0"),
-        (bare, "keyword-only parameter t without an annotation.*Write t: float"),
-        (with_default, "parameter mode='fast' without an annotation.*Write mode: str"),
+        (bare, "keyword-only parameter t without an annotation.*such as t: float"),
+        (with_default, "parameter mode='fast' without an annotation.*its type"),
         (variadic, "the parameter \\*\\*t.*Name each keyword"),
         (taken, "payload stage"),
         (counted, "payload input_count"),

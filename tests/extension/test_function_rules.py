@@ -230,7 +230,7 @@ SLOPE = lambda f: jax.grad(lambda x: f(x).sum())(X)
             jnp.sin,
             {"defvjp": (lambda x: (x.sum(), x), lambda r, g: (g,))},
             SLOPE,
-            r"fwd, which returned the result float64\[\]; needed float64\[3\]",
+            r"fwd of .*float64\[\]; needed one whose first outputs are float64\[3\]",
         ),
         (
             jnp.sin,
@@ -271,9 +271,9 @@ def test_other_mistakes():
         (
             lambda: jax.jit(function)(X, t=2.0),
             InvalidConfig,
-            r"function \(test_function_rules.py.*a traced value as t; .*static_argnames='t'",
+            r"function payload .*field t: given .*Pass tensors as inputs",
         ),
-        (lambda: function(X, t=[1.0]), InvalidConfig, r"payload of function \(test_.*, field t: "),
+        (lambda: function(X, t=[1.0]), InvalidConfig, "function payload .*field t: "),
     )
     two = lambda a, x: a @ x
     transpose = lambda y, a, x: (None, y)
@@ -365,7 +365,7 @@ def test_payload_in_its_old_place(width_first):
         ((), {"x": 0.3, "width": 1.0}, "Pass arrays by position"),
     ):
         ends_in(lambda: f(*args, **payload), InvalidConfig, said)
-    ends_in(lambda: jax.jit(f)(*at(0.3, 1.0)), InvalidConfig, "a traced value as width")
+    ends_in(lambda: jax.jit(f)(*at(0.3, 1.0)), InvalidConfig, "field width")
 
 
 def test_a_result_among_the_residuals_under_another_name():
