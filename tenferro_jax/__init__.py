@@ -78,7 +78,7 @@ else:  # a checker of types would take every name
             "tenferro_jax.ad.": "AdContext",
             "tenferro_jax.conformance.": "ConformanceReport",
             "tenferro_jax.einsum.": "Equation Plan Step parse_equation",
-            "tenferro_jax.engine.": "CacheStats Engine ExecProgram compile_std_to_exec",
+            "tenferro_jax.engine.": "Engine ExecProgram compile_std_to_exec",
             "tenferro_jax.extension.routes.": "Route RouteKind",
             "tenferro_jax.graph.": "GraphBuilder Guard Node Value",
             "tenferro_jax.io.": "Limits register_pytree_name",

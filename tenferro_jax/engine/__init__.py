@@ -1,10 +1,9 @@
 """Engines and compiled programs. Re-exports only."""
 
-from .engine import CacheStats, Engine, compile_std_to_exec
+from .engine import Engine, compile_std_to_exec
 from .exec_program import ExecProgram
 
 __all__ = [
-    "CacheStats",
     "Engine",
     "ExecProgram",
     "compile_std_to_exec",

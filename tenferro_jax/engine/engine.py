@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -134,15 +134,6 @@ def _groups(
     return groups if groups[0][0] or passes or len(groups) == 1 else groups[1:]
 
 
-class CacheStats(NamedTuple):
-    """Hits and misses of a cache, its size and its capacity."""
-
-    hits: int
-    misses: int
-    size: int
-    capacity: int
-
-
 def _compiled(
     runtimes: ExtensionRuntimeSet | None, graph: Graph, metas: Metas, x64: bool
 ) -> ExecProgram:
@@ -180,7 +171,7 @@ class Engine:
       >>> engine.eval(trace(lambda x: x + x, spec), jnp.ones(2)).tolist()
       [2.0, 2.0]
       >>> engine.eval(trace(lambda y: y + y, spec), jnp.ones(2)).tolist(), engine.stats()
-      ([2.0, 2.0], CacheStats(hits=1, misses=1, size=1, capacity=128))
+      ([2.0, 2.0], CacheInfo(hits=1, misses=1, maxsize=128, currsize=1))
     """
 
     def __init__(
@@ -193,7 +184,7 @@ class Engine:
         require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
         require_capacity(capacity, "Engine")
-        self._capacity, self._rules, self._runtimes = capacity, rules, runtimes
+        self._rules, self._runtimes = rules, runtimes
         # Not of a method, so that programs are freed with their engine.
         self._programs = functools.lru_cache(capacity)(functools.partial(_compiled, runtimes))
 
@@ -225,10 +216,9 @@ class Engine:
             return jax.tree.unflatten(graph.out_tree, graph(*arrays))
         return self._programs(graph, metas, x64_enabled()).run(arrays)
 
-    def stats(self) -> CacheStats:
-        """Hits, misses, size and capacity of the cache."""
-        info = self._programs.cache_info()
-        return CacheStats(info.hits, info.misses, info.currsize, self._capacity)
+    def stats(self) -> Any:
+        """Hits, misses, capacity and size of the cache, as `functools.lru_cache` tells them."""
+        return self._programs.cache_info()
 
     def clear(self) -> None:
         """Drop all programs, and the counts."""
@@ -237,6 +227,6 @@ class Engine:
     def __repr__(self) -> str:
         stats = self.stats()
         return (
-            f"Engine({stats.size} of {stats.capacity} programs, {stats.hits} hits, "
+            f"Engine({stats.currsize} of {stats.maxsize} programs, {stats.hits} hits, "
             f"{stats.misses} misses)"
         )

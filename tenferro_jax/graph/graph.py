@@ -116,11 +116,6 @@ class Graph(Sealed):
         return tuple(leaf_names(self.in_tree, "args"))
 
     @property
-    def output_names(self) -> tuple[str, ...]:
-        """The name of each output in pictures: its path in the result, such as `['y']`."""
-        return tuple(leaf_names(self.out_tree))
-
-    @property
     def output_metas(self) -> tuple[TensorMeta, ...]:
         """TensorMeta of each output, flat."""
         return tuple(self.metas[i] for i in self.outputs)
@@ -238,7 +233,7 @@ class Graph(Sealed):
             inside = {f"{op_name(op)}, {place}": body._boxes() for place, body in named_bodies(op)}
             label = pictures.label_of(op, types)
             boxes.append(pictures.Box(pictures.kind_of(op), label, node.inputs, outs, inside))
-        for name, value in zip(self.output_names, self.outputs, strict=True):
+        for name, value in zip(leaf_names(self.out_tree), self.outputs, strict=True):
             boxes.append(pictures.Box("output", f"return {name}".rstrip(), (value,), ()))
         return boxes
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -488,21 +487,6 @@ def _empty(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]
     return (_broadcast(reader.builder, zero, aval.shape),)
 
 
-def _accurate(cls: Any) -> Row:
-    def make(p: Params) -> StdTensorOp:
-        accuracy = p.get("accuracy")
-        if accuracy is not None and not isinstance(accuracy, enum.Enum):
-            raise refuse(
-                cls.__name__.lower(),
-                f"accuracy {accuracy}",
-                "None or a jax.lax.AccuracyMode",
-                "Leave the tolerance out.",
-            )
-        return cls(accuracy)
-
-    return _op(make)
-
-
 def _tile(p: Params, x: jax.Array) -> jax.Array:
     sizes = [part for size, times in zip(x.shape, p["reps"], strict=True) for part in (times, size)]
     wide = jax.lax.broadcast_in_dim(x, sizes, [2 * axis + 1 for axis in range(x.ndim)])
@@ -583,12 +567,6 @@ def _reduce(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value
     )
 
 
-def _top_k(p: Params) -> StdTensorOp:
-    if not p.get("is_stable", True):
-        raise refuse("top_k", "is_stable=False", "a stable top_k", "Leave is_stable out.")
-    return sorting.TopK(payload(p["k"]), payload(p["axis"]))
-
-
 def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     p = eqn.params
     op = sorting.ApproxTopK(
@@ -650,7 +628,7 @@ ROWS |= {
     "select_n": _select_n,
     "clamp": _clamp,
     **{
-        name: _accurate(cls)
+        name: _fields(cls, accuracy=lambda p: p.get("accuracy"))
         for name, cls in {
             "exp": analytic.Exp,
             "exp2": analytic.Exp2,
@@ -760,7 +738,7 @@ ROWS |= {
     "select_and_gather_add": _fields(window.SelectAndGatherAdd, **_CHOSEN),
     # sorting and indexing
     "sort": _fields(sorting.Sort, axis="dimension"),
-    "top_k": _op(_top_k),
+    "top_k": _fields(sorting.TopK),  # stable, also where that was not asked for
     "approx_top_k": _approx_top_k,
     "gather": _fields(indexing.Gather, out_of_bounds="mode"),
     **{

@@ -19,19 +19,9 @@ def _precision(names: Precision) -> Any:
     """
     if names is None:
         return None
-    try:
-        return (
-            lax.DotAlgorithmPreset[names]
-            if isinstance(names, str)
-            else (lax.Precision[names[0]], lax.Precision[names[1]])
-        )
-    except (KeyError, TypeError, IndexError) as error:
-        raise InvalidConfig(
-            where="precision",
-            given=repr(names),
-            needed="None, two names of lax.Precision, or one of lax.DotAlgorithmPreset",
-            fix='Use ("HIGHEST", "HIGHEST").',
-        ) from error
+    if isinstance(names, str):
+        return lax.DotAlgorithmPreset[names]
+    return lax.Precision[names[0]], lax.Precision[names[1]]
 
 
 def precision_names(precision: object) -> Any:

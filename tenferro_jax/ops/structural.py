@@ -204,14 +204,9 @@ def _two_axes(op: ExtractDiag | EmbedDiag, rank: int) -> None:
 class _Triangle(StdTensorOp):
     k: int = 0
 
-    def apply(self, x: jax.Array) -> jax.Array:
-        if x.ndim < 2:
-            raise ShapeError(where=str(self), given=f"rank {x.ndim}", needed="rank 2 or more")
-        return self._cut(x, self.k)  # type: ignore[attr-defined]
-
 
 @op
-class Tril(_Triangle):
+class Tril(_Triangle, function=jnp.tril):
     """Entries of the last two axes on and below the k-th diagonal, zero above.
 
     C1: rank 2 or more.
@@ -219,19 +214,15 @@ class Tril(_Triangle):
     Example: Tril().apply(np.ones((2, 2))) = [[1.0, 0.0], [1.0, 1.0]]
     """
 
-    _cut = staticmethod(jnp.tril)
-
 
 @op
-class Triu(_Triangle):
+class Triu(_Triangle, function=jnp.triu):
     """Entries of the last two axes on and above the k-th diagonal, zero below.
 
     C1: rank 2 or more.
     Gradient: linear.
     Example: Triu().apply(np.ones((2, 2))) = [[1.0, 1.0], [0.0, 1.0]]
     """
-
-    _cut = staticmethod(jnp.triu)
 
 
 @op
