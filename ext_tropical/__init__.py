@@ -2,10 +2,7 @@
 Re-exports only.
 """
 
-from typing import TYPE_CHECKING
-
 from tenferro_jax import __version__ as __version__
-from tenferro_jax.errors import answers
 
 from .algebra.scalar import MaxMul, MaxPlus, MinPlus
 from .algebra.semiring import SelectiveSemiring, Semiring, register_semiring
@@ -48,27 +45,3 @@ __all__ = [
     "tropical_reduce_sum",
     "viterbi",
 ]
-
-if not TYPE_CHECKING:  # a checker of types would take every name
-    __getattr__ = answers(
-        __name__,
-        {
-            "ext_tropical.TropicalEinsum": "TROPICAL_RULES TropicalEinsumRule",
-            "ext_tropical.TropicalEinsum.runtimes": "TROPICAL_RUNTIMES",
-            "ext_tropical.register": "LogEinsumFactory TropicalEinsumFactory WeightedSumFactory",
-            "ext_tropical.tropical_einsum": "composition",
-            "ext_tropical.algebra.laws.": "broken_laws",
-            "ext_tropical.algebra.semiring.": "SemiringKey",
-            "ext_tropical.algebra.shipped.": "LogSumExp SEMIRINGS",
-            "ext_tropical.network.steps.": "Assignment TropicalResult TropicalStep",
-            "ext_tropical.network.tropical_slices.": "SlicePart TropicalPlan",
-            "pickle.loads": "load_plan",
-            "ext_tropical.step.einsum_op.": "Outputs Ties",
-            "ext_tropical.step.log_einsum.": "LogEinsum",
-            "ext_tropical.step.weighted_sum.": "Place WeightedSum",
-            "ext_tropical.uses.align.": "AlignResult",
-            "ext_tropical.uses.chain.": "ChainMarginals ChainPath",
-            "ext_tropical.uses.chain.ChainPath": "ViterbiResult",
-            "ext_tropical.uses.closure.": "ClosureResult matrix_power",
-        },
-    )

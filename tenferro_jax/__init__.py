@@ -11,12 +11,13 @@ extensions), `tenferro_jax.extension.routes`, `tenferro_jax.engine`, `tenferro_j
 from .version import __version__ as __version__
 
 # isort: split
+import importlib
 from typing import TYPE_CHECKING
 
 from .ad import grad, jvp, linearize, vjp
 from .both_modes import both_modes
 from .einsum.einsum_plan import plan_einsum
-from .errors import TenferroError, answers
+from .errors import TenferroError
 from .extension.execution import host_errors
 from .extension.function_op import op
 from .extension.routes import routes
@@ -59,37 +60,12 @@ __all__ = [
 if TYPE_CHECKING:
     from .conformance.examination import check
 else:  # a checker of types would take every name
-    __getattr__ = answers(
-        __name__,
-        {
-            "tenferro_jax.errors.": "ADRuleError ArtifactError BackendFailure ConformanceError "
-            "DTypeError Duplicate DuplicateRule ExtensionLoweringError ExtensionRegistryError "
-            "InvalidConfig MalformedFamilyId RegistrationError ShapeError Unsupported",
-            "tenferro_jax.errors.ADRuleError": "NotDifferentiableError",
-            "tenferro_jax.errors.ArtifactError": "LimitExceeded",
-            "tenferro_jax.errors.DTypeError": "PlaceholderDtypeMismatch X64Error",
-            "tenferro_jax.errors.ExtensionRegistryError": "DuplicateKernel",
-            "tenferro_jax.errors.InvalidConfig": "ArityError BindingError DuplicateBinding "
-            "EquationError MalformedGraph MetaMismatchError NonScalarGrad PayloadError "
-            "UnboundPlaceholder UnexpectedBinding",
-            "tenferro_jax.errors.ShapeError": "PlaceholderRankMismatch PlaceholderShapeMismatch "
-            "ShapeConstraintViolation UndecidedDimensionError",
-            "tenferro_jax.errors.Unsupported": "Limitation",
-            "tenferro_jax.ad.": "AdContext",
-            "tenferro_jax.conformance.": "ConformanceReport",
-            "tenferro_jax.einsum.": "Equation Plan Step parse_equation",
-            "tenferro_jax.engine.": "Engine ExecProgram compile_std_to_exec",
-            "tenferro_jax.extension.routes.": "Route RouteKind",
-            "tenferro_jax.graph.": "GraphBuilder Guard Node Value",
-            "tenferro_jax.io.": "Limits register_pytree_name",
-            "tenferro_jax.io.Limits": "ExportedLimits",
-            "tenferro_jax.engine.ExecProgram": "Cost Memory Program",
-            "tenferro_jax.tensor.": "TracedTensor eval_all",
-            "tenferro_jax.check": "check_extension",
-            "tenferro_jax.load_exported": "load",
-        },
-        check="tenferro_jax.conformance",  # which programs do not need
-    )
+
+    def __getattr__(name: str) -> object:
+        """`check`, imported at its first use, because most programs do not need it."""
+        if name == "check":
+            return importlib.import_module("tenferro_jax.conformance").check
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
 def __dir__() -> list[str]:

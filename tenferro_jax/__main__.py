@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import jax
 
 from .command import check, doctor, inspect, new
-from .command.shared import INTERRUPTED, USAGE, show
+from .command.shared import USAGE, show
 from .errors import TenferroError
 from .version import __version__
 
 
 def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     """Run one subcommand; returns the exit code: 0 success, 1 a check failed, 2 the command cannot
-    be carried out, 130 interrupted by Ctrl-C.
+    be carried out.
 
     Args:
       arguments: the command line without the program's name.
@@ -41,9 +41,6 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     try:
         with jax.enable_x64(True):  # for the caller's inputs; the process keeps its own setting
             return chosen.run(chosen)
-    except KeyboardInterrupt:
-        show("interrupted", sys.stderr)
-        return INTERRUPTED
     except TenferroError as error:
         problem = str(error)
     except (
@@ -51,8 +48,7 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
         SystemExit,
     ) as error:  # of the target, because exit code 1 is for a failed check
         problem = f"{type(error).__name__}: {error}"
-    problem = " ".join(problem.split()).replace("load_graph(..., trusted=True)", "--trusted")
-    show(f"error: {problem}", sys.stderr)
+    show(f"error: {' '.join(problem.split())}", sys.stderr)
     return USAGE
 
 

@@ -7,9 +7,6 @@ class derives from the builtin exception that a caller who does not know this pr
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -272,35 +269,3 @@ class MalformedFamilyId(RegistrationError, ExtensionRegistryError):
             needed="'<package>.<op>.v<major>', printable ASCII without spaces, no zeros before the "
             "version, for example 'my-package.soft_sort.v1'",
         )
-
-
-# --- names that were public once ------------------------------------------------------------------
-
-
-def answers(door: str, places: Mapping[str, str], **late: str) -> Callable[[str], object]:
-    """The `__getattr__` of a module that names the new place of an old name.
-
-    Args:
-      door: the name of the module.
-      places: for each place the old names, between spaces. A place that ends in a dot has the names
-        themselves; another one replaces them.
-      **late: names of the module that are imported at their first use, each with its place.
-    """
-    known = {name: place for place, names in places.items() for name in names.split()}
-
-    def answer(name: str) -> object:
-        if name in late:
-            found = getattr(importlib.import_module(late[name]), name)
-            setattr(sys.modules[door], name, found)
-            return found
-        text = f"module {door!r} has no attribute {name!r}"
-        if name in known:
-            place = known[name]
-            text += f"; use {place}{name if place.endswith('.') else ''}"
-        # `from door import name` replaces the text of an AttributeError by its own.
-        asked_by = sys._getframe(1).f_code.co_name
-        if name in known and asked_by == "_handle_fromlist":
-            raise ImportError(text, name=door)
-        raise AttributeError(text, name=name, obj=sys.modules[door])
-
-    return answer

@@ -1,15 +1,13 @@
-"""How much the tests notice: a seeded sample of small mistakes in the code, and which tier of the
-tests tells of each.
+"""How much the quick tests notice: a seeded sample of small mistakes in the code, and which test tells
+of each.
 
     pip install -e '.[mutants]'
-    python -m tests.mutants RESULTS.jsonl [--count 150] [--seed 0] [--seconds 600] [--tier quick]
-    [--jobs 1] [--draw EARLIER.jsonl]
+    python -m tests.mutants RESULTS.jsonl [--count 150] [--seed 0] [--seconds 600] [--draw EARLIER.jsonl]
 
 RESULTS.jsonl has a line for each mutant and is kept outside the repository: a run that was stopped
-goes on where it was. The first run of a tier runs its tests once under coverage and keeps, beside
-the results, which test runs which line. A mutant is judged by the tests that run its line, in a
-copy of the repository, so that the tree stays as it is. Then the same RESULTS.jsonl with --tier
-slow: those that the quick tests let live are judged by the slow tests.
+goes on where it was. The first run runs the quick tests once under coverage and keeps, beside the
+results, which test runs which line. A mutant is judged by the tests that run its line, in a copy of the
+repository, so that the tree stays as it is.
 
 After a change of the code, `--draw RESULTS.jsonl` judges the mistakes of an earlier draw again: each is
 found by its function and by what was done there, whatever file the function is in now; one whose code
@@ -21,19 +19,17 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
-import concurrent.futures
 import copy
 import json
 import os
 import pathlib
-import queue
 import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -41,7 +37,8 @@ import coverage
 
 ROOT = pathlib.Path(__file__).parent.parent
 MUTATED = ("tenferro_jax", "ext_tropical")
-MOST_OTHERS = 150
+MOST_TESTS = 200
+"""So that a mutant takes minutes: what these let live may be told of by another test."""
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
@@ -196,42 +193,29 @@ def again(draw: pathlib.Path) -> tuple[dict[Mistake, str], int]:
 
 
 def told_by(
-    batches: list[list[str]], repository: pathlib.Path, environment: dict[str, str], seconds: float
+    tests: list[str], repository: pathlib.Path, environment: dict[str, str], seconds: float
 ) -> str | None:
-    """The first of these tests that fails, or how else a batch of them ended; None where every test
-    passed.
-    """
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-rfE",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:cov",
-        "@_tests.txt",
-    ]
-    for tests in filter(None, batches):
-        (repository / "_tests.txt").write_text("\n".join(tests))
-        try:
-            done = subprocess.run(
-                command,
-                cwd=repository,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return "the time limit"
-        if done.returncode != 0:
-            found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-            return found[1] if found else f"exit code {done.returncode}"
-    return None
+    """The first of these tests that fails, or how else they ended; None where every test passed."""
+    if not tests:
+        return None
+    (repository / "_tests.txt").write_text("\n".join(tests))
+    options = ["-q", "-x", "-rfE", "-p", "no:xdist", "-p", "no:cov", "@_tests.txt"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options],
+            cwd=repository,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "the time limit"
+    if done.returncode == 0:
+        return None
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return found[1] if found else f"exit code {done.returncode}"
 
 
 def _environment(repository: pathlib.Path, results: pathlib.Path) -> dict[str, str]:
@@ -254,86 +238,43 @@ def copied(folder: pathlib.Path) -> pathlib.Path:
 
 
 class Reach:
-    """Which tests of a tier run which lines, the quickest test first; by one run under coverage,
-    kept beside the results.
-    """
+    """Which quick tests run which lines; by one run under coverage, kept beside the results."""
 
-    def __init__(self, repository: pathlib.Path, tier: str, results: pathlib.Path):
-        data, times = results.with_suffix(f".{tier}.coverage"), results.with_suffix(f".{tier}.xml")
+    def __init__(self, repository: pathlib.Path, results: pathlib.Path):
+        data, times = results.with_suffix(".coverage"), results.with_suffix(".xml")
         if not times.exists():
-            marks = "not slow" if tier == "quick" else "slow"
-            packages = [
-                "--cov=tenferro_jax",
-                "--cov=ext_tropical",
-                "--cov-context=test",
-                "--cov-report=",
-            ]
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-n",
-                "auto",
-                "-m",
-                marks,
-                *packages,
-                f"--junitxml={times.resolve()}",
-            ]
+            options = ["-n", "auto", "-m", "not slow", f"--junitxml={times.resolve()}"]
+            options += ["--cov=tenferro_jax", "--cov=ext_tropical", "--cov-context=test"]
             environment = _environment(repository, results) | {"COVERAGE_FILE": str(data.resolve())}
+            command = [sys.executable, "-m", "pytest", *options, "--cov-report="]
             subprocess.run(command, cwd=repository, env=environment, check=False)
-        self.times = {
-            _node(case): float(case.attrib["time"])
-            for case in ElementTree.parse(times).iter("testcase")
-            if not len(case)
-        }
+        cases = ElementTree.parse(times).iter("testcase")
+        self.passed = {_node(case) for case in cases if not len(case)}
         self.data = coverage.CoverageData(str(data))
         self.data.read()
         self.files = {
             name.rsplit("/repository/", 1)[1]: name for name in self.data.measured_files()
         }
-        reaching = {self._test(context) for context in self.data.measured_contexts()}
-        self.elsewhere = [
-            test for test, time in self.times.items() if test not in reaching and time > 1
-        ]  # in processes of their own
-        every = [
-            contexts
-            for name in self.files.values()
-            for contexts in self.data.contexts_by_lineno(name).values()
-        ]
         self.lines = collections.Counter(
-            self._test(context) for contexts in every for context in contexts
+            test
+            for name in self.files.values()
+            for tests in self.data.contexts_by_lineno(name).values()
+            for test in _tests(tests)
         )
 
-    @staticmethod
-    def _test(context: str) -> str:
-        return context.rsplit("|", 1)[0]
-
-    def batches(self, file: str, lines: range) -> list[list[str]]:
-        """Those that run one of these lines, or the file where it runs as the module is imported,
-        in two batches.
-
-        The likeliest to fail are those of two files of tests, which run the least else. Of the
-        others so many are taken that a mutant takes minutes, not the time of the tier: what they
-        let live may be told of by another test.
+    def tests(self, file: str, lines: range) -> list[str]:
+        """Those that run one of these lines, or the file where it runs as the module is imported;
+        first those that run the least else.
         """
         by_line = self.data.contexts_by_lineno(self.files[file]) if file in self.files else {}
-        here = {
-            self._test(context) for line in lines for context in by_line.get(line, ())
-        } & self.times.keys()
-        if not here:
-            here = {
-                self._test(context) for contexts in by_line.values() for context in contexts
-            } & self.times.keys()
-        files = list(
-            dict.fromkeys(test.split("::")[0] for test in sorted(here, key=self.lines.__getitem__))
-        )[:2]
-        first = sorted(here, key=lambda test: (test.split("::")[0] not in files, self.times[test]))
-        cut = sum(test.split("::")[0] in files for test in here)
-        others = sorted(first[cut:], key=self.lines.__getitem__)[:MOST_OTHERS]
-        return [
-            first[:cut],
-            sorted([*others, *self.elsewhere], key=lambda test: (self.times[test], test)),
-        ]
+        here = _tests(context for line in lines for context in by_line.get(line, ()))
+        here = here or _tests(context for contexts in by_line.values() for context in contexts)
+        return sorted(here & self.passed, key=lambda test: (self.lines[test], test))[:MOST_TESTS]
+
+
+def _tests(contexts: Iterable[str]) -> set[str]:
+    """The tests of contexts of coverage, which name their phases too."""
+    return {context.rsplit("|", 1)[0] for context in contexts}
 
 
 def _node(case: ElementTree.Element) -> str:
@@ -355,16 +296,15 @@ def judged(
     source = (ROOT / file).read_text()
     text, lines, done = mutated(source, mistake.number)
     name = before.partition("::")[2]
-    same = [test for test in reach.times if name and test.partition("::")[2] == name]
-    batches = [[before] if before in same else same[:1], *reach.batches(file, lines)]
+    same = [test for test in reach.passed if name and test.partition("::")[2] == name]
+    tests = [*([before] if before in same else same[:1]), *reach.tests(file, lines)]
+    environment = _environment(repository, arguments.results)
     (repository / file).write_text(text)
     try:
-        killer = told_by(
-            batches, repository, _environment(repository, arguments.results), arguments.seconds
-        )
+        killer = told_by(tests, repository, environment, arguments.seconds)
     finally:
         (repository / file).write_text(source)
-    found = {"tier": arguments.tier, "tests": sum(map(len, batches)), "killed by": killer}
+    found = {"tests": len(tests), "killed by": killer}
     return mistake._asdict() | {"line": lines.start, "done": done} | found
 
 
@@ -379,62 +319,29 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=600, help="the most that the tests of one mutant may take"
     )
-    parser.add_argument("--tier", choices=["quick", "slow"], default="quick")
-    parser.add_argument("--jobs", type=int, default=1, help="how many mutants are judged at once")
     parser.add_argument("--draw", type=pathlib.Path, help="results of another state of the code")
     arguments = parser.parse_args()
-    rows = (
-        [json.loads(row) for row in arguments.results.read_text().splitlines()]
-        if arguments.results.exists()
-        else []
-    )
     drawn, gone = (
         again(arguments.draw)
         if arguments.draw
         else (dict.fromkeys(sample(arguments.count, arguments.seed), ""), 0)
     )
-    done = {
-        (row["file"], row["number"])
-        for row in rows
-        if row["tier"] == arguments.tier or row["killed by"]
-    }
-    left = [mistake for mistake in drawn if (mistake.file, mistake.number) not in done]
-    with tempfile.TemporaryDirectory() as folder:
-        copies = [copied(pathlib.Path(folder, str(job))) for job in range(arguments.jobs)]
-        reach = Reach(copies[0], arguments.tier, arguments.results)
-        free = queue.SimpleQueue[pathlib.Path]()
-        for repository in copies:
-            free.put(repository)
-
-        def judge(mistake: Mistake) -> dict:
-            repository = free.get()
-            try:
-                return judged(mistake, drawn[mistake], repository, reach, arguments)
-            finally:
-                free.put(repository)
-
-        with (
-            concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool,
-            arguments.results.open("a") as results,
-        ):
-            for judgement in concurrent.futures.as_completed(
-                [pool.submit(judge, mutant) for mutant in left]
-            ):
-                row = judgement.result()
-                rows.append(row)
-                print(json.dumps(row), file=results, flush=True)
-                print(
-                    f"{row['file']}:{row['line']}  {row['done']}  {row['killed by'] or 'LIVES'}",
-                    flush=True,
-                )
-    quick = {
-        (row["file"], row["number"]) for row in rows if row["killed by"] and row["tier"] == "quick"
-    }
-    killed = {(row["file"], row["number"]) for row in rows if row["killed by"]}
-    print(
-        f"{len(drawn)} mistakes, and {gone} whose code is gone: the quick tests tell of {len(quick)}, "
-        f"all tests of {len(killed)}"
-    )
+    arguments.results.touch()
+    rows = [json.loads(row) for row in arguments.results.read_text().splitlines()]
+    done = {(row["file"], row["number"]) for row in rows}
+    with tempfile.TemporaryDirectory() as folder, arguments.results.open("a") as results:
+        repository = copied(pathlib.Path(folder))
+        reach = Reach(repository, arguments.results)
+        for mistake, before in drawn.items():
+            if (mistake.file, mistake.number) in done:
+                continue
+            row = judged(mistake, before, repository, reach, arguments)
+            rows.append(row)
+            print(json.dumps(row), file=results, flush=True)
+            told = row["killed by"] or "LIVES"
+            print(f"{row['file']}:{row['line']}  {row['done']}  {told}", flush=True)
+    killed = sum(bool(row["killed by"]) for row in rows)
+    print(f"{len(drawn)} mistakes, and {gone} whose code is gone: tests tell of {killed}")
 
 
 if __name__ == "__main__":

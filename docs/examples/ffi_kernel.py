@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 import tenferro_jax as tj
 
 SOURCE = pathlib.Path(__file__).with_name("isotonic.cc")
-CHECKS = ["jvp", "adjoint", "second_order", "vmap", "routes", "exported"]
+CHECKS = ["jvp", "vjp", "second_order", "vmap", "routes", "exported"]
 TARGETS = {"float32": "IsotonicF32", "float64": "IsotonicF64"}
 
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import inspect
+import importlib
 import re
-import shutil
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from .. import conformance
-from ..conformance.report import WIDTH
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
-from ..extension.function_op import FunctionOp
-from ..extension.registry import ExtensionFactory
-from ..extension.rules import NO_RULES
-from .shared import FAILED, OK, called, imported, resolved, show
+from .shared import FAILED, OK, show
 
 _ARRAY = re.compile(r"(?P<dtype>\w+)\[(?P<sizes>[\d,\s]*)\]")
 
@@ -33,8 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="package.module:name",
-        help="a function, or one made by tenferro_jax.op; an op, an op class, a factory, or a "
-        "function without arguments that returns one of them",
+        help="a function, or one made by tenferro_jax.op; an op, or an op class whose fields have "
+        "defaults",
     )
     parser.add_argument(
         "--input",
@@ -44,45 +38,23 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="one argument, an array of random values; once for each input of the op or argument "
         "of the function. Default: the op's example_inputs()",
     )
-    parser.add_argument("--rules", metavar="package.module:name", help="an ExtensionRuleSet")
-    parser.add_argument("--runtimes", metavar="package.module:name", help="an ExtensionRuntimeSet")
-    parser.add_argument(
-        "--oracle",
-        metavar="package.module:name",
-        help="a NumPy function of the inputs that returns the output, or a tuple of outputs",
-    )
     parser.set_defaults(run=check)
 
 
-def _is_function(found: object, inputs: Sequence[str]) -> bool:
-    """Whether it is checked as it is: a function of arrays that are given, or one made by
-    tenferro_jax.op.
-    """
-    if isinstance(found, FunctionOp):
-        return True
-    if not inputs or not callable(found) or isinstance(found, type | ExtensionOp):
-        return False
+def _imported(target: str) -> Any:
+    """The object of package.module:name; for an op class an op of it."""
+    module, _, name = target.partition(":")
     try:
-        parameters = inspect.signature(found).parameters.values()
-    except ValueError:  # a function without a signature
-        return True
-    return any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
-
-
-def _named_op(target: str) -> ExtensionOp:
-    """The op that a target stands for: itself, or the default of its factory."""
-    found = resolved(target)
-    if isinstance(found, FunctionOp):
-        found = called(found.op, target)
-    if isinstance(found, ExtensionFactory):
-        found = called(found.instantiate_default, target) or called(found.op_class, target)
-    if not isinstance(found, ExtensionOp):
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found() if isinstance(found, type) and issubclass(found, ExtensionOp) else found
+    except (Exception, SystemExit) as error:  # the module is the user's
         raise InvalidConfig(
-            where=target,
-            given=repr(found),
-            needed="an extension op, its class, or a function that returns one",
-        )
-    return found
+            where="target",
+            given=f"{target!r}: {type(error).__name__}: {error}",
+            needed="package.module:name of a module that can be imported here",
+        ) from error
 
 
 def _random_array(text: str, rng: np.random.Generator) -> Any:
@@ -110,16 +82,8 @@ def _random_array(text: str, rng: np.random.Generator) -> Any:
 
 def check(chosen: argparse.Namespace) -> int:
     """Check an op or a function and print the report."""
-    found = imported(chosen.target)
-    target = found if _is_function(found, chosen.input) else _named_op(chosen.target)
     rng = np.random.default_rng(0)
-    inputs = tuple(_random_array(text, rng) for text in chosen.input)
-    report = conformance.check(
-        target,
-        *inputs,
-        rules=NO_RULES if chosen.rules is None else imported(chosen.rules),
-        runtimes=None if chosen.runtimes is None else imported(chosen.runtimes),
-        oracle=None if chosen.oracle is None else imported(chosen.oracle),
-    )
-    show(format(report, str(shutil.get_terminal_size((WIDTH, 24)).columns)))
+    inputs = [_random_array(text, rng) for text in chosen.input]
+    report = conformance.check(_imported(chosen.target), *inputs)
+    show(str(report))
     return OK if report.ok else FAILED

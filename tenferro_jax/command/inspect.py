@@ -13,51 +13,37 @@ from typing import Any
 
 import jax
 
-from ..errors import InvalidConfig
 from ..extension.family import parse_family_id
 from ..extension.registry import (
-    ExtensionFactory,
     MissingExtension,
     installed,
     lookup_extension_factory,
-    register_extension,
 )
 from ..graph.graph import Graph, Node, bodies
-from ..graph.printing import leaf_names, op_name, plain
+from ..graph.printing import leaf_names, op_name
 from ..io.container import GRAPH_MAGIC, USUAL_LIMITS, unpack
 from ..io.exported import ExportedProgram, load_exported
 from ..io.wire import load_graph
 from ..jax_seam import read_module
 from ..payload_text import payload_json
 from ..shapes import symbol_constraints
-from .shared import OK, imported, resolved, show
+from .shared import OK, show
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.description = "What is in a file; nothing of it is run."
+    parser.description = "What is in a file, as JSON; nothing of it is run."
     parser.add_argument("file", metavar="FILE", help="a graph or an exported program")
-    parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.add_argument(
         "--trusted",
         action="store_true",
         help="have installed packages register the extensions of a graph",
     )
-    parser.add_argument(
-        "--register",
-        action="append",
-        default=[],
-        metavar="package.module:name",
-        help="an op class, a factory, or a function that registers families, to read extensions "
-        "back with where no installed package publishes them",
-    )
     parser.set_defaults(run=inspect)
 
 
 def inspect(chosen: argparse.Namespace) -> int:
-    """Print the content of a file."""
-    for target in chosen.register:
-        _register(target)
+    """Print the content of a file as JSON, in which no text of the file steers a terminal."""
     content = pathlib.Path(chosen.file).read_bytes()
     if content.startswith(GRAPH_MAGIC):
         found = load_graph(chosen.file, skip_missing_extensions=True, trusted=chosen.trusted)
@@ -69,25 +55,8 @@ def inspect(chosen: argparse.Namespace) -> int:
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     } | shown
-    show(json.dumps(facts, indent=2) if chosen.json else _page(facts))
+    show(json.dumps(facts, indent=2))
     return OK
-
-
-def _register(target: str) -> None:
-    """Register families: that of an op class or a factory, or those of a function that registers
-    them.
-    """
-    found = resolved(target)
-    if isinstance(found, ExtensionFactory):
-        if lookup_extension_factory(found.family_id) is None:
-            register_extension(found)
-    elif not callable(imported(target)):  # a function has registered its families
-        raise InvalidConfig(
-            where="--register",
-            given=f"{target!r}: {found!r}",
-            needed="an op class, a factory, or a function without arguments that registers "
-            "families",
-        )
 
 
 def _named(tree: jax.tree_util.PyTreeDef, leaves: Iterable[object], root: str) -> dict[str, str]:
@@ -163,25 +132,3 @@ def _known(family: str) -> str:
     if lookup_extension_factory(family):
         return "registered"
     return "installed" if installed(family) else "not registered"
-
-
-def _page(facts: dict[str, Any]) -> str:
-    lines = []
-    for fact, value in facts.items():
-        if fact == "extensions":
-            texts = [
-                text
-                for family in value
-                for text in (
-                    f"{family['family_id']}  calls {family['calls']}, {family['here']} here",
-                    *family["payloads"],
-                )
-            ]
-        elif isinstance(value, dict):
-            texts = [f"{name}  {text}" for name, text in value.items()]
-        else:
-            texts = [str(text) for text in (value if isinstance(value, list) else [value])]
-        labels = [fact, *[""] * len(texts)]
-        rows = zip(labels, texts or ["none"], strict=False)
-        lines += [f"{label:<13} {plain(text)}" for label, text in rows]
-    return "\n".join(lines)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import importlib.util
 import keyword
 import pathlib
 import re
@@ -30,8 +28,8 @@ def new(chosen: argparse.Namespace) -> int:
     """Make a package.
 
     Raises:
-      InvalidConfig: the name cannot be that of a distribution and of a module, the folder exists,
-        or a module or distribution of this name is installed.
+      InvalidConfig: the name cannot be that of a distribution and of a module, or the folder
+        exists.
     """
     name, folder = chosen.name, pathlib.Path(chosen.name)
     module = name.replace("-", "_").lower()
@@ -44,13 +42,6 @@ def new(chosen: argparse.Namespace) -> int:
         )
     if folder.exists():
         raise InvalidConfig(where="new", given=f"{name}, which exists", needed="a new folder")
-    installed = next(iter(importlib.metadata.distributions(name=name)), None)
-    if installed is not None or importlib.util.find_spec(module) is not None:
-        raise InvalidConfig(
-            where="new",
-            given=f"{name}, but a package or module {module} is installed",
-            needed="a name that no installed package has",
-        )
     for path in sorted(TEMPLATE.rglob("*.txt")):
         target = folder / _named(str(path.relative_to(TEMPLATE).with_suffix("")), name, module)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ShapeError
@@ -20,23 +18,18 @@ from ..extension.routes import current_platform
 from ..extension.runtimes import ExtensionRuntimeSet, RouteKind
 from ..io.export import export
 from ..io.exported import load_exported
-from ..shapes import PyTree, is_inexact, struct
+from ..shapes import is_inexact, struct
 from .declarations import run_host_form, symbolic_graph
 from .examples import (
-    Array,
     Inputs,
-    cast,
     grown,
-    in_32_bits,
     in_other_dtypes,
     is_half,
     listed,
     of_other_sizes,
 )
-from .held import read_globals
 from .op_subject import OpSubject
 from .report import Broken, NotApplicable, breaking, failure, one_line
-from .smooth import pulled, smooth
 from .subject import Claim, FunctionSubject, in_terms_of
 
 PURE = "Compute from inputs and payload alone; seed what is random by the payload."
@@ -55,7 +48,7 @@ def value(subject: OpSubject, inputs: Inputs) -> Iterator[str]:
         with breaking("X8.1", "the lowering", "See the error."):
             want = jax.jit(lambda *xs: lowered(subject.op, xs))(*inputs)
     subject.require_equal("a plain call, against the lowering now", got, want, "X4.3", PURE)
-    yield "; ".join(filter(None, (subject.tied, read_globals(subject.source))))
+    yield subject.tied
 
 
 def value_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[str | None]:
@@ -67,16 +60,16 @@ def value_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[str 
     if subject.first is not None:
         with breaking("", "called again", ""):
             again = subject.plain(anew=True)
-        terms = in_terms_of(inputs, again)
+        terms = in_terms_of(inputs)
         subject.require_equal("called again", again, subject.first, "", "", terms)
-        yield "; ".join(filter(None, (subject.tied, read_globals(subject.source))))
+        yield subject.tied
     examples = subject.rows(inputs, 2)
     first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
     for what, call in (("called again", subject.call), ("jit", subject.compiled)):
         for xs, want in zip(examples, first, strict=True):
             with breaking("", what, ""):
                 got = call(*xs)
-            subject.require_equal(what, got, want, "", "", in_terms_of(xs, want))
+            subject.require_equal(what, got, want, "", "", in_terms_of(xs))
             yield None
 
 
@@ -86,7 +79,7 @@ def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """
     op = subject.op
     if not op.has_own("eager_execute"):
-        raise NotApplicable("the op has no host form", "Override eager_execute.")
+        raise NotApplicable("the op has no host form", "Override eager_execute, or use def_host.")
 
     def run(where: str, given: Inputs) -> Inputs:
         with breaking("X8.8", where, "See the error."):
@@ -131,14 +124,9 @@ def exported(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
 
 
 def exported_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
-    """Exports with jax.export, with the reverse derivative if there is one, reloads the bytes and
-    runs them.
-    """
-    order = 0
-    with contextlib.suppress(NotApplicable):  # an export differentiates by all inputs
-        order = int(len(smooth(subject, inputs).active) == sum(map(is_inexact, inputs)))
+    """Exports with jax.export, reloads the bytes and runs them."""
     try:
-        data = jax.export.export(subject.compiled)(*inputs).serialize(vjp_order=order)
+        data = jax.export.export(subject.compiled)(*inputs).serialize()
         program = jax.export.deserialize(data)
     except Exception as error:
         raise NotApplicable(f"JAX cannot export it: {one_line(error)}") from error
@@ -191,69 +179,6 @@ def _require_exportable(subject: OpSubject, inputs: Inputs) -> None:
         raise NotApplicable("the op has no outputs, so no program holds it")
     if importlib.util.find_spec("flatbuffers") is None:
         raise NotApplicable("flatbuffers is not installed", "pip install 'tenferro-jax[export]'.")
-
-
-def control_flow(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Runs inside scan, while, cond and checkpoint."""
-    call, want = subject.call, subject.expected(inputs)
-
-    def scanned(*xs: Array) -> Outputs:
-        outs = jax.lax.scan(lambda c, _: (c, call(*xs)), 0, None, length=2)[1]
-        return tuple(y[1] for y in outs)
-
-    def counted(*xs: Array) -> Outputs:
-        start = tuple(jnp.zeros(y.shape, y.dtype) for y in want)
-        step = jax.lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, call(*xs)), (0, start))
-        return step[1]
-
-    def chosen(*xs: Array) -> Outputs:
-        return jax.lax.cond(True, call, lambda *xs: tuple(map(jnp.zeros_like, call(*xs))), *xs)
-
-    places = {
-        "scan": scanned,
-        "while": counted,
-        "cond": chosen,
-        "checkpoint": jax.checkpoint(call),
-    }
-    claims = [Claim(name, fn, inputs, want) for name, fn in places.items()]
-    fix = "Keep to traceable code in lowerings and kernels, and to NumPy in host forms."
-    yield from subject.hold(claims, "X13.3", fix)
-
-
-def checked_tracing(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Traces the op, and its derivative if it has one, under jax.checking_leaks and
-    jax.enable_checks: no tracer leaks, and no check of JAX fails.
-    """
-    programs: list[tuple[Callable[..., PyTree], Inputs]] = [(subject.call, inputs)]
-    with contextlib.suppress(NotApplicable):
-        view = smooth(subject, inputs)
-        f, w = view.function(view.active), view.cotangents(subject.rng)
-        programs.append((pulled(f, w), view.at(view.active)))
-    fix = "Do not keep a traced value after the call that received it."
-    for fn, args in programs:
-        with jax.checking_leaks(), jax.enable_checks(True), breaking("X4.1", "tracing", fix):
-            jax.jit(lambda *xs, fn=fn: fn(*xs)).trace(*args)
-        yield
-
-
-def single_precision(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Runs in float32 while 64-bit types are off: the values are those of float32 while they are
-    on.
-    """
-    if subject.one_setting:
-        raise NotApplicable(
-            "the op closes over NumPy arrays, so it is checked in one setting of 64-bit types",
-            "Check it in another process, which has the other setting from its start.",
-        )
-    single = cast(in_32_bits(inputs), "float32")
-    if not subject.accepted([single]):
-        raise NotApplicable("the op takes no inputs of 32 bits", "Accept float32.")
-    want = in_32_bits(subject.expected(single))
-    fix = "Give dtypes explicitly."
-    with jax.enable_x64(False), breaking("X7.1", "64-bit types off", fix):
-        got = jax.block_until_ready(jax.jit(lambda *xs: subject.call(*xs))(*single))
-    subject.require_equal("64-bit types off", got, want, "X7.1", fix)
-    yield
 
 
 SAME = "Let every route compute the same; state a tolerance where rounding may differ."

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -68,15 +68,10 @@ def columns(rows: Iterable[Sequence[Array]], axis: int = 0) -> tuple[np.ndarray,
     return tuple(np.stack([np.asarray(x) for x in c], axis) for c in zip(*rows, strict=True))
 
 
-class Mapped(NamedTuple):
-    """The op mapped over these axes of its inputs, and the axis over which its outputs are
-    stacked.
-    """
-
-    what: str
-    axes: Axes
-    fn: Callable[..., Any]
-    out: int = 0
+Mapped = tuple[str, Axes, Callable[..., Any], int]
+"""In words, the axes of the inputs over which the op is mapped, the mapped op, and the axis over
+which its outputs are stacked.
+"""
 
 
 def _elements(subject: Subject, inputs: Inputs, count: int) -> list[Inputs]:
@@ -132,7 +127,7 @@ def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """
     elements = _elements(subject, inputs, 3)
     cases = [
-        Mapped(
+        (
             f"vmap {subject.axes_text(axes)}, out_axes={out}",
             axes,
             jax.vmap(subject.call, axes, out),
@@ -143,30 +138,6 @@ def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(_values(subject, elements, cases), *_fix(subject))
 
 
-def nested_vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Maps twice, over one input each and over all at once."""
-    elements = _elements(subject, inputs, 4)
-    pairs = (elements[:2], elements[2:])
-    claims = [
-        Claim(
-            "vmap of vmap",
-            jax.vmap(jax.vmap(subject.call), axis_name="outer"),
-            columns(map(columns, pairs)),
-            columns(columns(map(subject.expected, pair)) for pair in pairs),
-        )
-    ]
-    if len(inputs) > 1:
-        want = columns(
-            columns(subject.expected((a[0], *b[1:])) for b in elements[:2]) for a in elements[:2]
-        )
-        rest = (None, *(0,) * (len(inputs) - 1))
-        mapped = jax.vmap(jax.vmap(subject.call, rest), alone(0, 0, len(inputs)))
-        claims.append(
-            Claim("vmap over input 0 of vmap over the others", mapped, columns(elements[:2]), want)
-        )
-    yield from subject.hold(claims, *_fix(subject))
-
-
 def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Compares the derivative of each element with vmap of the derivative and the derivative of
     vmap, which sums over unmapped inputs.
@@ -174,14 +145,14 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
     view = smooth(subject, inputs)
     count = len(inputs)
     cases = [
-        Mapped(f"vmap {subject.axes_text(axes)}", axes, jax.vmap(subject.call, axes))
+        (f"vmap {subject.axes_text(axes)}", axes, jax.vmap(subject.call, axes), 0)
         for axes in dict.fromkeys([(0,) * count, *(alone(n, 0, count) for n in range(count))])
     ]
     yield from subject.hold(
         _derivatives(view, subject.rows(view.inputs, 2), cases, by_vmap=True),
         "X13.1",
         "Let the rule work under vmap: it is mapped as it stands.",
-        view.reverse_terms(view.active, view.cotangents(subject.rng)),
+        view.terms(view.cotangents(subject.rng)),
     )
 
 
@@ -191,7 +162,7 @@ def _fix(subject: Subject) -> tuple[str, str]:
     return (
         "X13.1",
         "Write the lowering in functions that vmap can map, or give a form of your own by "
-        "batched().",
+        "batched(); of a function by jax.custom_batching.",
     )
 
 
@@ -211,7 +182,7 @@ def _shard_maps(subject: Subject, mesh: jax.sharding.Mesh, count: int) -> list[M
     if count > 1:
         cases.append((alone(0, 0, count), True))
     return [
-        Mapped(
+        (
             f"shard_map of axes {axes}, check_vma={checked}",
             axes,
             jax.shard_map(
@@ -221,6 +192,7 @@ def _shard_maps(subject: Subject, mesh: jax.sharding.Mesh, count: int) -> list[M
                 out_specs=jax.P("d"),
                 check_vma=checked,
             ),
+            0,
         )
         for axes, checked in cases
     ]

@@ -38,8 +38,8 @@ class Check(NamedTuple):
         return Finding(self.law, self.name, self.clauses, **found)
 
 
-FIRST = ("family_id",)  # before every other check
-RUNS = ("host_form", "value")
+NAMED = ("family_id",)
+RUNS = (*NAMED, "host_form", "value")
 
 PRIMAL = "Let fwd, the jvp rule and differentiable_form compute what a call does."
 REVERSE = "Correct the reverse rule: bwd of a custom_vjp, or the jvp rule, which JAX transposes."
@@ -49,50 +49,34 @@ LINEARLY = (
 )
 
 CHECKS = (
-    Check("L1", declarations.meta, ("X7.1", "X6.3", "X6.4", "X8.7")),
-    Check("L1", declarations.symbolic_sizes, ("X7.2", "X7.3", "X7.4")),
+    Check("L1", declarations.meta, ("X7.1", "X6.3", "X6.4", "X8.7"), NAMED),
+    Check("L1", declarations.symbolic_sizes, ("X7.2", "X7.3", "X7.4"), NAMED),
     Check("L2", declarations.family_id, ("X5.1", "X5.3")),
-    Check("L2", declarations.identity, ("X5.6", "X5.8", "X4.2")),
+    Check("L2", declarations.identity, ("X5.6", "X5.8", "X4.2"), NAMED),
     Check("L2", declarations.immutable, ("X4.1",), RUNS),
     Check("L3", derivatives.primal, ("X10.12",), RUNS, PRIMAL),
     Check("L3", derivatives.jvp, ("X10.6", "X10.8", "X6.5"), RUNS),
     Check("L3", derivatives.linear, ("X10.6", "X10.3", "X10.4"), RUNS),
     Check("L3", derivatives.inactive_slots, ("X10.4",), RUNS),
-    Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), RUNS),
     Check("L3", derivatives.linear_in_cotangent, ("X10.7",), RUNS, LINEARLY),
-    Check("L3", derivatives.vjp, ("X10.7",), RUNS, REVERSE),
+    Check("L3", derivatives.vjp, ("X10.7", "X10.3"), (*RUNS, "jvp")),
     Check("L3", derivatives.linear_transpose, ("X10.11",), RUNS),
-    Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*RUNS, "jvp", "adjoint")),
-    Check("L3", derivatives.second_order, ("X10.14",), (*RUNS, "jvp", "adjoint")),
+    Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*RUNS, "jvp", "vjp")),
+    Check("L3", derivatives.second_order, ("X10.14",), (*RUNS, "jvp", "vjp")),
     Check("L4", batches.vmap, ("X13.1", "X13.2"), RUNS),
-    Check("L4", batches.nested_vmap, ("X13.1", "X13.2"), RUNS),
-    Check("L4", batches.vmap_of_grad, ("X13.1",), (*RUNS, "adjoint", "vmap")),
-    Check("L5", agreement.host_form, ("X8.7", "X8.8", "X4.3")),
-    Check("L5", agreement.value, ("X8.1", "X4.3")),
+    Check("L4", batches.vmap_of_grad, ("X13.1",), (*RUNS, "vjp", "vmap")),
+    Check("L5", agreement.host_form, ("X8.7", "X8.8", "X4.3"), NAMED),
+    Check("L5", agreement.value, ("X8.1", "X4.3"), NAMED),
     Check("L5", agreement.routes, ("X8.10", "X8.3"), RUNS),
-    Check("L5", agreement.control_flow, ("X13.3",), RUNS),
-    Check("L5", agreement.checked_tracing, ("X4.1",), RUNS),
-    Check("L5", agreement.single_precision, ("X7.1", "X7.7"), RUNS),
     Check("L5", batches.shard_map, ("X13.4",), (*RUNS, "vmap")),
-    Check("L5", batches.shard_map_derivative, ("X13.4",), (*RUNS, "adjoint", "shard_map")),
+    Check("L5", batches.shard_map_derivative, ("X13.4",), (*RUNS, "vjp", "shard_map")),
     Check("L5", batches.explicit_mesh, ("X13.5",), (*RUNS, "vmap")),
     Check("L5", batches.sharding_rule, ("X13.10", "X13.9"), RUNS),
     Check("L5", agreement.exported, ("X13.7", "X11.1"), (*RUNS, "routes")),
     Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "routes", "symbolic_sizes")),
-    Check("L6", declarations.payload_text, ("X5.9",)),
+    Check("L6", declarations.payload_text, ("X5.9",), NAMED),
     Check("L6", declarations.wrong_inputs, ("X7.6", "X7.1"), RUNS),
 )
-
-OF_OPS_ALONE = (
-    "nested_vmap",
-    "control_flow",
-    "checked_tracing",
-    "single_precision",
-    "shard_map",
-    "shard_map_derivative",
-    "explicit_mesh",
-)
-"""What no plain function has, though it could be called in the same way."""
 
 PURPOSE = (
     " If it differs on purpose (clipped, scaled, straight-through), leave this check out by only=."
@@ -123,9 +107,6 @@ FUNCTION_CHECKS = (
         advice=LINEARLY + PURPOSE,
     ),
     Check("derivatives", derivatives.vjp, after=("value",), advice=REVERSE + PURPOSE),
-    Check(
-        "derivatives", derivatives.adjoint, after=("value", "jvp", "vjp"), advice=REVERSE + PURPOSE
-    ),
     Check(
         "derivatives",
         derivatives.second_order,

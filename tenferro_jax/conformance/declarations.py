@@ -23,7 +23,6 @@ from ..extension.contract import (
     require_arrays,
 )
 from ..extension.execution import read_only
-from ..extension.function_extension import FunctionExtension
 from ..extension.registry import ExtensionFactory, lookup_extension_factory
 from ..extension.routes import current_platform
 from ..extension.runtimes import Kernel, RouteKind
@@ -36,7 +35,7 @@ from .op_subject import OpSubject
 from .report import Broken, NotApplicable, as_broken, breaking, causes, one_line
 
 COMPARE = "Compare sizes with require_equal: == is False for symbols that may be equal."
-AGREE = "Make infer_output_meta and the implementation agree."
+AGREE = "Make infer_output_meta, of a function def_infer, and the implementation agree."
 
 
 def meta(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
@@ -72,14 +71,10 @@ def meta(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
             if have != metas:
                 raise Broken(
                     "X7.1",
-                    f"{what}: returns {_text(have)} where infer_output_meta says {_text(metas)}",
+                    f"{what}: returns {listed(have)} where infer_output_meta says {listed(metas)}",
                     AGREE,
                 )
             yield
-
-
-def _text(metas: Sequence[TensorMeta] | None) -> str:
-    return ", ".join(map(str, metas or ())) or "nothing"
 
 
 def _bodies(subject: OpSubject, inputs: Inputs) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -168,8 +163,8 @@ def symbolic_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
             )
             raise Broken(
                 clause,
-                f"{listed(made)}: {_text(metas)}, but symbolic sizes bound to these give "
-                f"{_text(bound)}",
+                f"{listed(made)}: {listed(metas)}, but symbolic sizes bound to these give "
+                f"{listed(bound)}",
                 fix,
             )
         yield None
@@ -188,32 +183,25 @@ def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
 
 def symbolic_graph(subject: OpSubject, inputs: Inputs) -> Graph:
     """The op in a graph with a symbol for every axis; if only JAX compares sizes, equal sizes share
-    a symbol. A function that is its own inference need not take symbols.
+    a symbol. Without inference of its own an op need not take symbols.
     """
-    derived = not subject.op.has_own("infer_output_meta")
+    own = subject.op.has_own("infer_output_meta")
     try:
         return graph_of(subject, _symbolic_metas(inputs, shared=False))
     except Exception as error:
         failed = error
-    if derived and _has_equal_sizes(inputs):
-        try:
-            return graph_of(subject, _symbolic_metas(inputs, shared=True))
-        except Exception as error:
-            failed = error
-    if derived and isinstance(subject.op, FunctionExtension):
-        reason = f"the function needs sizes that are numbers: {one_line([*causes(failed)][-1])}"
-        raise NotApplicable(reason) from failed
-    if derived and _has_equal_sizes(inputs):
-        fix = (
-            "Write infer_output_meta: inference from the lowering works only for sizes that its "
-            "JAX functions accept."
-        )
-        raise as_broken(failed, "X7.2", "symbolic sizes", fix) from failed
-    raise _symbolic_failure(failed, derived) from failed
+    if own:
+        raise _symbolic_failure(failed) from failed
+    try:
+        return graph_of(subject, _symbolic_metas(inputs, shared=True))
+    except Exception as error:
+        reason = f"it needs sizes that are numbers: {one_line([*causes(error)][-1])}"
+        raise NotApplicable(reason, "Override infer_output_meta, or use def_infer.") from error
 
 
-def _symbolic_failure(error: Exception, derived: bool) -> Broken:
-    if derived or any(
+def _symbolic_failure(error: Exception) -> Broken:
+    """Of inference that cannot compute with symbols, or refuses them."""
+    if any(
         isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError)
         and not isinstance(e, TenferroError)
         for e in causes(error)

@@ -1,4 +1,4 @@
-"""How a check is run and its failing example made smaller; check and conformance_tests."""
+"""How checks are run; check and conformance_tests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..extension.function_op import FunctionOp
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..shapes import PyTree
-from .checks import CHECKS, FIRST, FUNCTION_CHECKS, OF_OPS_ALONE, Check
-from .examples import Inputs, of_function, smaller
+from .checks import CHECKS, FUNCTION_CHECKS, Check
+from .examples import of_function
 from .op_subject import OpSubject
 from .report import (
     Broken,
@@ -27,34 +27,25 @@ from .report import (
     NotApplicable,
     Verdict,
     as_broken,
-    causes,
-    failure,
-    one_line,
-    unsupported,
 )
 from .subject import FunctionSubject, Oracle, Subject
-
-SECONDS_TO_SHRINK = 2.0
 
 
 class Examination:
     """The checks of a target; each is run once, when its result is requested."""
 
-    def __init__(self, subjects: Sequence[Subject], checks: Sequence[Check], first: Sequence[str]):
-        self.subjects, self.checks, self.first = subjects, checks, first
+    def __init__(self, subjects: Sequence[Subject], checks: Sequence[Check]):
+        self.subjects, self.checks = subjects, checks
         self._findings: dict[str, Finding] = {}
 
     def finding(self, name: str) -> Finding:
         """The finding of a check; the checks of `after` are run first."""
         if name not in self._findings:
             check = next(c for c in self.checks if c.name == name)
-            before = check.after if name in self.first else (*self.first, *check.after)
-            waits_for = next((c for c in before if self.finding(c).verdict is Verdict.FAILED), "")
-            if waits_for:
+            failed = (c for c in check.after if self.finding(c).verdict is Verdict.FAILED)
+            if waits_for := next(failed, ""):
                 found = check.finding(
-                    problem=f"{waits_for} failed",
-                    fix=f"Correct {waits_for} first.",
-                    waits_for=waits_for,
+                    problem=f"{waits_for} failed", fix=f"Correct {waits_for} first."
                 )
             else:
                 start = time.perf_counter()
@@ -90,41 +81,24 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
             except NotApplicable as error:
                 reasons.append(error)
             except Exception as error:
-                if text := subject.limit(error) or _fails_plainly(check, subject, inputs, error):
+                if text := subject.limit(error):
                     reasons.append(NotApplicable(text))
                     continue
-                with subject.precision():
-                    broken, example = _smallest(check, subject, _broken(check, error), inputs)
+                broken = _broken(check, error)
                 return check.finding(
                     verdict=Verdict.FAILED,
                     cases=cases,
-                    problem=subject.in_words(broken.problem),
+                    problem=broken.problem,
                     clause=(broken.clause or check.clauses[0]) if check.clauses else "",
-                    example=example,
-                    inputs=tuple(subject.names((i,)) for i in range(len(example))),
-                    fix=subject.in_words(_advice(check, broken)),
+                    example=inputs,
+                    inputs=tuple(subject.names((i,)) for i in range(len(inputs))),
+                    fix=_advice(check, broken),
                 )
     if not cases:
         reason = reasons[0] if reasons else NotApplicable("no case", "Give other example inputs.")
-        words = subjects[0].in_words
-        return check.finding(problem=words(reason.reason), fix=words(reason.instead))
+        return check.finding(problem=reason.reason, fix=reason.instead)
     left_out = "; ".join([*notes, *(r.reason for r in reasons)])
     return check.finding(verdict=Verdict.PASSED, cases=cases, problem=left_out)
-
-
-def _fails_plainly(check: Check, subject: Subject, inputs: Inputs, error: Exception) -> str:
-    """How the author's function fails without the op, in a check of ops alone or for want of what
-    JAX lacks; "" if it does not.
-    """
-    counts = not (check.name in OF_OPS_ALONE or any(map(unsupported, causes(error))))
-    plain = None if counts else subject.plain_subject()
-    if plain is None or failure(plain.call, *inputs):
-        return ""
-    with plain.precision():
-        failed = failure(lambda: [*check.run(plain, inputs)])
-    return (
-        "" if failed is None else f"the function fails here without the op too: {one_line(failed)}"
-    )
 
 
 def _broken(check: Check, error: Exception) -> Broken:
@@ -150,32 +124,6 @@ def _advice(check: Check, broken: Broken) -> str:
     if check.name in ("jvp", "vjp") and " nan" in broken.problem:
         return NOT_FINITE
     return check.advice
-
-
-def _smallest(
-    check: Check, subject: Subject, broken: Broken, inputs: Inputs
-) -> tuple[Broken, Inputs]:
-    """The failure at the smallest inputs that break the same clause."""
-    deadline = time.perf_counter() + SECONDS_TO_SHRINK
-    same = broken.clause if check.clauses else broken.problem.partition(":")[0]
-    pending = smaller(inputs)
-    taken, runs = subject.metas(inputs) is not None, not subject.host_error(inputs)
-    while time.perf_counter() < deadline and (candidate := next(pending, None)) is not None:
-        if (taken and subject.metas(candidate) is None) or (runs and subject.host_error(candidate)):
-            continue
-        try:
-            for _ in check.run(subject, candidate):
-                pass
-        except NotApplicable:
-            continue
-        except Exception as error:
-            if subject.limit(error):
-                continue
-            found = _broken(check, error)
-            # The same clause of an op; of a function the same comparison.
-            if (found.clause if check.clauses else found.problem.partition(":")[0]) == same:
-                broken, inputs, pending = found, candidate, smaller(candidate)
-    return broken, inputs
 
 
 DEFAULTS: dict[str, Any] = {
@@ -206,7 +154,7 @@ def examination(
     if _is_op(target):
         op, given, kernels = of_function(fn, examples, settings["runtimes"])
         return Examination(
-            [OpSubject(op=op, given=given, **settings | {"runtimes": kernels})], CHECKS, FIRST
+            [OpSubject(op=op, given=given, **settings | {"runtimes": kernels})], CHECKS
         )
     held = {name: settings.pop(name) for name in DEFAULTS}
     for right, text, needed in (
@@ -220,7 +168,7 @@ def examination(
         if not right:
             raise InvalidConfig(where="check", given=text, needed=needed)
     subjects = [FunctionSubject(fn=fn, args=args, **settings) for args in examples or [()]]
-    return Examination(subjects, FUNCTION_CHECKS, ())
+    return Examination(subjects, FUNCTION_CHECKS)
 
 
 def check(
@@ -234,7 +182,6 @@ def check(
     tolerance: float | None = None,
     order: int = 2,
     seed: int = 0,
-    **unknown: object,
 ) -> ConformanceReport:
     """Check any function: its derivatives, precision, vmap, jit and export; or an extension op
     against the whole contract.
@@ -243,8 +190,8 @@ def check(
     wrapper of jax.ffi, Pallas or pure_callback, or a callable pytree such as an equinox module,
     whose arrays are checked as arguments are. Arrays of numbers in the arguments are inputs, the
     floating ones are differentiated; all other values (Python numbers, text, functions, random
-    keys) are given as they are. What JAX cannot do with a function is reported as not applicable,
-    with the reason.
+    keys) are given as they are, keywords by functools.partial. What JAX cannot do with a function
+    is reported as not applicable, with the reason.
 
     The checks run with 64-bit types on, in float64, if the function takes it; while they run this
     holds for the whole process, because JAX runs some callbacks in other threads. A function that
@@ -272,7 +219,6 @@ def check(
         less; of a function by that tolerance of it.
       order: 1 if there is no second derivative by intention.
       seed: of the random directions.
-      **unknown: refused: functools.partial gives a function its keywords.
 
     Returns:
       The report; print it, or call `raise_if_failed()`.
@@ -291,13 +237,6 @@ def check(
       >>> [(finding.check, finding.verdict.value) for finding in report.findings]
       [('vjp', 'failed'), ('vmap', 'passed')]
     """
-    if unknown:
-        raise InvalidConfig(
-            where="check",
-            given=f"the keyword {', '.join(unknown)}",
-            needed="keywords of check alone",
-            fix="Give a function its keywords by functools.partial(f, name=value).",
-        )
     settings = {
         "rules": rules,
         "runtimes": runtimes,

@@ -213,18 +213,6 @@ def in_other_dtypes(inputs: Inputs) -> Iterator[Inputs]:
     return (each for each in casts if differ(each, inputs))
 
 
-def smaller(inputs: Inputs) -> Iterator[Inputs]:
-    """Candidates for a smaller failing example, smallest first."""
-    for old in sizes_of(inputs):
-        for new in (1, old // 2, old - 1):
-            if 0 < new < old:
-                yield resized(inputs, old, new)
-    for i, x in enumerate(inputs):
-        for axis, old in enumerate(x.shape):
-            if old > 1:
-                yield (*inputs[:i], np.take(x, [0], axis=axis), *inputs[i + 1 :])
-
-
 def rows(inputs: Inputs, count: int) -> list[Inputs]:
     """`count` different examples near this one: floats scaled a little, which keeps signs, order
     and definiteness; others rolled.

@@ -1,4 +1,4 @@
-"""What programs of a function hold and read: NumPy arrays, globals, dtypes.
+"""What programs of a function hold: NumPy arrays and dtypes.
 
 While a program lives, JAX keeps each NumPy array that the function closes over in the dtype that
 the setting of 64-bit types gave it, and hands that to programs of the other setting too, which are
@@ -7,7 +7,7 @@ then wrong or do not compile.
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..extension.carrier import kernel_body, lowering_body
 from ..extension.routes import current_platform, equations, extensions_in
 from ..jax_seam import ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import PyTree, Shaped, is_inexact, struct, x64_enabled
-from .examples import Array, Inputs, replaced
+from .examples import Array, Inputs
 
 Outputs = Sequence[jax.Array]
 
@@ -47,30 +47,20 @@ def holds_numpy(call: Callable[..., Outputs], inputs: Inputs) -> bool:
 
 def _traces(call: Callable[..., Outputs], inputs: Inputs) -> Iterator[ClosedJaxpr]:
     """The programs that can be traced."""
-    moving = [i for i, x in enumerate(inputs) if is_inexact(x)]
-
-    def smooth(*full: Array) -> Callable[..., Outputs]:
-        return lambda *xs: [y for y in call(*replaced(full, moving, xs)) if is_inexact(y)]
-
-    def pulled(*full: Array) -> Callable[..., PyTree]:
-        return lambda *xs: _cotangents(smooth(*full), *xs)
-
-    def at(full: Sequence[Array]) -> list[Array]:
-        return [full[i] for i in moving]
-
+    pulled = functools.partial(_cotangents, call)
     for fn in (
         call,
         lambda *full: jax.vmap(call)(*(jnp.asarray(x)[None] for x in full)),
-        lambda *full: jax.jvp(smooth(*full), at(full), at(full)),
-        lambda *full: pulled(*full)(*at(full)),
-        lambda *full: _cotangents(pulled(*full), *at(full)),
+        pulled,
+        functools.partial(_cotangents, pulled),
     ):
         yield from _traced(fn, inputs)
 
 
-def _cotangents(fn: Callable[..., PyTree], *xs: Array) -> PyTree:
-    outs, pull = jax.vjp(fn, *xs)
-    return pull(outs)
+def _cotangents(fn: Callable[..., Outputs], *xs: Array) -> Outputs:
+    """Those of the floating inputs."""
+    outs, pull = jax.vjp(lambda *xs: [y for y in fn(*xs) if is_inexact(y)], *xs)
+    return [c for x, c in zip(xs, pull(outs), strict=True) if is_inexact(x)]
 
 
 def _traced(fn: Callable[..., PyTree], args: Sequence[PyTree]) -> Iterator[ClosedJaxpr]:
@@ -103,20 +93,6 @@ def _constants(traced: ClosedJaxpr) -> Iterator[Any]:
         yield from (atom.val for atom in eqn.invars if is_literal(atom))
         for inner in inner_jaxprs(eqn):
             yield from open_jaxpr(inner)[1]
-
-
-def read_globals(function: object) -> str:
-    """The numbers and arrays in global names that a function reads, in words; constants, written in
-    capitals, apart.
-    """
-    try:
-        names = inspect.getclosurevars(inspect.unwrap(function)).globals  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # no Python function
-        return ""
-    kinds = (int, float, complex, np.ndarray, jax.Array)
-    found = [n for n, x in names.items() if isinstance(x, kinds) and not n.isupper()]
-    listed = ", ".join(sorted(found))
-    return (found and f"programs keep the value that they found in the global {listed}") or ""
 
 
 def all_wide(arrays: Iterable[Shaped]) -> bool:

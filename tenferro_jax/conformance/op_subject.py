@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,18 +33,12 @@ from .subject import Oracle, Subject
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class OpSubject(Subject):
-    """An op at its examples.
-
-    Attributes:
-      is_plain: whether it stands for the function of an op, called without the op.
-    """
+    """An op at its examples."""
 
     op: ExtensionOp
     given: Sequence[Any]
     rules: ExtensionRuleSet = NO_RULES
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES
-
-    is_plain: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,13 +49,10 @@ class OpSubject(Subject):
         )
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)
-        self.one_setting = any(map(self.tied_to_the_setting, self.examples[:1]))
-        if self.tied:
+        if self.tied_to_the_setting(self.examples[0]) and self.tied:
             self.x64, self.wide = False, "float32"
             self.examples = tuple(map(in_32_bits, self.examples))
         if isinstance(self.op, FunctionExtension):
-            self.source = self.op.function
-            self.in_words = functools.partial(in_words_of, self.op)
             wide = self.op.function.infer is None and all_wide(self.examples[0])
             self.given_wide = self.users_x64 and wide
             at = cast(self.examples[0], self.wide)
@@ -79,6 +68,12 @@ class OpSubject(Subject):
         """The op in its carrier, which refuses a malformed family_id or count."""
         return Extension(self.op, (), self.runtimes)
 
+    @property
+    def derived(self) -> bool:
+        """Whether it is a function that JAX differentiates, without a rule."""
+        op = self.op
+        return isinstance(op, FunctionExtension) and op.function.derives
+
     def rule(self) -> AnyRule:
         """The AD rule of the op's family; NotApplicable if there is none."""
         rule = self.rules.rule_of(self.op)
@@ -89,24 +84,8 @@ class OpSubject(Subject):
         return rule
 
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
-        """The op on arrays, with its rules and runtimes; or the function of an op alone."""
-        if self.is_plain:
-            op: Any = self.op
-            results = op.function.body(*op.arguments.unflatten(arrays), **op.payload)
-            return tuple(map(jnp.asarray, jax.tree.leaves(results)))
+        """The op on arrays, with its rules and runtimes."""
         return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
-
-    def plain_subject(self) -> Subject | None:
-        """The author's function without the op, where JAX differentiates it: it has no rule."""
-        op = self.op
-        if self.is_plain or not isinstance(op, FunctionExtension) or not op.has_own("linearize"):
-            return None
-        if any((op.function.jvp, op.function.fwd, op.function.transpose)):
-            return None
-        plain = copy.copy(self)
-        plain._results, plain.missing, plain.programs = {}, {}, {}
-        plain.is_plain = True
-        return plain
 
     def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
         """The result of inference; None if it refuses the inputs with a typed error."""
@@ -130,14 +109,7 @@ class OpSubject(Subject):
         computes 16-bit floats in float32. It may be one array, or nested as the function's.
         """
         made: Any = oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))
-        if isinstance(made, dict) and isinstance(self.op, FunctionExtension):
-            have, need = jax.tree.structure(made), self.op.results
-            if have != need:
-                problem = f"the oracle returns {have}, where the function returns {need}"
-                raise Broken("X8.10", problem, "Correct the oracle.")
-        if not isinstance(made, tuple | list) or len(made) != self.op.output_count:
-            made = jax.tree.leaves(made)
-        outs = [np.asarray(y) for y in made]
+        outs = list(map(np.asarray, jax.tree.leaves(made)))
         metas = self.metas(inputs)
         if metas is None or len(metas) != len(outs):
             return outs
@@ -197,7 +169,7 @@ class OpSubject(Subject):
 
     def judged(self, *arrays: Array) -> Sequence[Array]:
         """The outputs of the lowering: a kernel that is wrong is no mistake of the rule."""
-        if self.is_plain or RouteKind.LOWERING not in self.routes(arrays):
+        if RouteKind.LOWERING not in self.routes(arrays):
             return self.call(*arrays)
         alone = self.runtimes.only(RouteKind.LOWERING)
         return apply(self.op, *arrays, rules=self.rules, runtimes=alone)
@@ -211,8 +183,8 @@ class OpSubject(Subject):
             )
 
     def excuse(self, error: BaseException) -> str:
-        """That the rule declares NOT_DIFFERENTIABLE; or why forward mode is refused, if JAX cannot
-        transpose the op's reverse rule.
+        """That the rule declares NOT_DIFFERENTIABLE; why forward mode is refused, if JAX cannot
+        transpose the op's reverse rule; or what JAX lacks, if it differentiates the function.
         """
         if isinstance(error, ADRuleError) and error.clause == DECLARED:
             return "the rule declares NOT_DIFFERENTIABLE"
@@ -220,39 +192,4 @@ class OpSubject(Subject):
             return f"{error.where.partition(',')[0]}: {error.given}"
         if isinstance(error, ADRuleError) and error.given.startswith((NO_RULE, NOT_LINEAR)):
             return error.given
-        return one_line(error) if self.is_plain and unsupported(error) else ""
-
-
-TWICE = re.compile(r"\b([\w ]+?)(?:, or what| or|, or write) \1\b(?: emits,)?")
-
-
-def in_words_of(op: FunctionExtension, text: str) -> str:
-    """The text with the names under which the author of the op gave its parts.
-
-    Example:
-      >>> import tenferro_jax as tj
-      >>> soft = tj.op("docs-words.soft.v1")(lambda x: x)
-      >>> soft.defjvp(lambda primals, outputs, tangents: tangents[0]) and in_words_of(
-      ...     soft.op(), "Correct transpose_rule or linearize.")
-      'Correct defjvp.'
-    """
-    given = op.function
-    rule = "defjvp" if given.jvp else "bwd" if given.fwd else ""
-    rule = rule or ("def_transpose" if given.transpose else "the function")
-    infers = "def_infer" if given.infer else "the function"
-    for name, written in (
-        ("Override lower_to_standard_ops( or sharding_rule)?", r"Return arrays from the function"),
-        (r"Override (linearize|transpose_rule|it\b)", "Write @f.defjvp"),
-        ("Override ", "Write f."),
-        (r"linearize|transpose_rule", rule),
-        ("infer_output_meta and the implementation", f"{infers} and what computes the result"),
-        ("infer_output_meta", infers),
-        ("eager_execute|the host form", "def_host"),
-        ("differentiable_form", "fwd"),
-        ("sharding_rule", "def_sharding"),
-        (r"\b([Tt])he lowering\b", r"\1he function"),
-        (r"\blowerings\b", "functions"),
-        ("lower_to_standard_ops", "the function"),
-    ):
-        text = re.sub(name, written, text)
-    return TWICE.sub(r"\1", text)
+        return one_line(error) if self.derived and unsupported(error) else ""

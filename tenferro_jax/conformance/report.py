@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import enum
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -84,12 +84,8 @@ def one_line(error: BaseException, length: int = 200) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:length]}"
 
 
-WIDTH, NARROW = 100, 70
-"""Columns of a report, and those below which each check is a line of text, not a row of a table.
-"""
-
-SLOW = 3.0
-"""Seconds from which the report names the slowest check."""
+WIDTH = 100
+"""Columns of a report."""
 
 
 class Verdict(enum.Enum):
@@ -120,7 +116,6 @@ class Finding:
       example: the smallest inputs found at which the check fails.
       inputs: the names of these inputs.
       fix: advice.
-      waits_for: the failed check that must pass before this one can run, or "".
     """
 
     law: str
@@ -134,7 +129,6 @@ class Finding:
     example: tuple[Any, ...] = ()
     inputs: tuple[str, ...] = ()
     fix: str = ""
-    waits_for: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -177,49 +171,19 @@ class ConformanceReport:
             raise ConformanceError(self.family_id, str(self), first.fix)
 
     def __str__(self) -> str:
-        return format(self, str(WIDTH))
-
-    def __format__(self, columns: str) -> str:
-        width = min(int(columns or WIDTH), WIDTH)
-        title = textwrap.shorten(f"{self.family_id} {self.op}", width, placeholder=" ...")
-        rows = [_row(f, width) for f in self.findings if not f.waits_for]
-        rule = "-" * width
+        title = textwrap.shorten(f"{self.family_id} {self.op}", WIDTH, placeholder=" ...")
         counts = ", ".join(f"{len(found)} {v.value}" for v in Verdict if (found := self._with(v)))
         cases, seconds = sum(f.cases for f in self.findings), sum(f.seconds for f in self.findings)
         total = f"{len(self.findings)} checks: {counts}; {cases} cases in {seconds:.1f} s"
-        slow = max(self.findings, key=lambda f: f.seconds, default=None)
-        if slow and slow.seconds > SLOW:
-            total += f", {slow.seconds:.1f} s of them {slow.check}"
-        head = _line("law", "check", "clauses" if self.op else "", "cases", "verdict")
-        return "\n".join(
-            [
-                title,
-                *(
-                    ["NOTHING WAS CHECKED: no check applies."]
-                    if not (self.ok or self.failures)
-                    else []
-                ),
-                "",
-                *([head] if width >= NARROW else []),
-                rule,
-                *rows,
-                rule,
-                *textwrap.wrap(total, width),
-                *_waiting(self.findings, width),
-                *_failures(self.failures, width),
-            ]
-        )
+        lines = [title, ""]
+        if not (self.ok or self.failures):
+            lines.insert(1, "NOTHING WAS CHECKED: no check applies.")
+        lines += [_line("law", "check", "clauses" if self.op else "", "cases", "verdict"), RULE]
+        lines += [*map(_row, self.findings), RULE, *textwrap.wrap(total, WIDTH)]
+        return "\n".join([*lines, *map(_failure, self.failures)])
 
 
-def _waiting(findings: Sequence[Finding], width: int) -> list[str]:
-    """A line for each failed check that others wait for."""
-    lines = []
-    for name in dict.fromkeys(f.waits_for for f in findings if f.waits_for):
-        waiting = ", ".join(f.check for f in findings if f.waits_for == name)
-        lines += textwrap.wrap(
-            f"Not run, since {name} failed: {waiting}", width, subsequent_indent="  "
-        )
-    return lines
+RULE = "-" * WIDTH
 
 
 def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
@@ -227,43 +191,30 @@ def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
     return f"{name} {cases:>5}  {verdict}"
 
 
-def _row(finding: Finding, width: int) -> str:
-    verdict = (
-        finding.verdict.value.upper()
-        if finding.verdict is Verdict.FAILED
-        else finding.verdict.value
-    )
-    if finding.verdict is not Verdict.FAILED and finding.problem:
+def _row(finding: Finding) -> str:
+    verdict = finding.verdict.value
+    if finding.verdict is Verdict.FAILED:
+        verdict = verdict.upper()
+    elif finding.problem:
         verdict += f": {finding.problem}"
     cases = str(finding.cases) if finding.cases else "-"
     line = _line(finding.law, finding.check, " ".join(finding.clauses), cases, "")
     indent = " " * (len(line) + 2)
-    if width < NARROW:
-        line, indent = f"{finding.law} {finding.check}: ", "  "
-    return "\n".join(textwrap.wrap(verdict, width, initial_indent=line, subsequent_indent=indent))
+    return "\n".join(textwrap.wrap(verdict, WIDTH, initial_indent=line, subsequent_indent=indent))
 
 
-def _failures(failures: Sequence[Finding], width: int) -> list[str]:
-    lines = []
-    seen: dict[tuple[str, str], str] = {}
-    for finding in failures:
-        # A problem begins with the action; the rest of the text is the same for the same mistake.
-        cause = finding.clause, finding.problem.partition(": ")[2] or finding.problem
-        clause = f": clause {finding.clause}" if finding.clause else ""
-        lines += ["", f"FAILED {finding.law} {finding.check}{clause}"]
-        if cause in seen:
-            lines[-1] += f", as {seen[cause]}"
-            continue
-        seen[cause] = finding.check
-        given = "; ".join(
-            f"{name}: {_array(x)}" for name, x in zip(finding.inputs, finding.example, strict=True)
-        )
-        for name, text in (("given", given), ("found", finding.problem), ("do", finding.fix)):
-            if text:
-                lines += textwrap.wrap(
-                    text, width, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8
-                )
-    return lines
+def _failure(finding: Finding) -> str:
+    clause = f": clause {finding.clause}" if finding.clause else ""
+    lines = ["", f"FAILED {finding.law} {finding.check}{clause}"]
+    given = "; ".join(
+        f"{name}: {_array(x)}" for name, x in zip(finding.inputs, finding.example, strict=True)
+    )
+    for name, text in (("given", given), ("found", finding.problem), ("do", finding.fix)):
+        if text:
+            lines += textwrap.wrap(
+                text, WIDTH, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8
+            )
+    return "\n".join(lines)
 
 
 def _array(x: np.ndarray) -> str:

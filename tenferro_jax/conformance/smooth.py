@@ -36,7 +36,7 @@ from .examples import (
     sizes_of,
 )
 from .report import NotApplicable, failure
-from .subject import MOST_ALONE, MOST_SUBSETS, Subject
+from .subject import MOST_ALONE, Subject
 
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
 SMOOTH = 1e-5
@@ -65,11 +65,11 @@ def directional(
     at: Sequence[np.ndarray],
     direction: Sequence[np.ndarray],
     grain: float = 0.0,
-    terms: Sequence[float] = (),
+    terms: float = 0.0,
 ) -> list[Derivative]:
     """The derivatives of all outputs of `fn`, floating or complex arrays, along a direction.
     `grain` is the eps of the coarsest arithmetic in it, if that is not the one of the outputs;
-    `terms` is the size of the terms of each output, if entries may be zero up to their rounding.
+    `terms` is the size of the terms of the outputs, if entries may be zero up to their rounding.
 
     Example:
       >>> (found,) = directional(lambda x: [abs(x) ** 3 + abs(x[::-1])], [np.array([0.5, 0.0])],
@@ -88,10 +88,8 @@ def directional(
     for h in STEPS:
         ends = {t: values(t) for s in (h, h / 2, h / 4) for t in (s, -s)}
         found = [
-            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h, grain, size))
-            for i, (old, y, size) in enumerate(
-                zip(found, centre, terms or [0.0] * len(centre), strict=True)
-            )
+            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h, grain, terms))
+            for i, (old, y) in enumerate(zip(found, centre, strict=True))
         ]
         if all((d.smooth & (d.error <= ENOUGH * abs(d.value))).all() for d in found):
             break
@@ -198,15 +196,10 @@ class Smooth(NamedTuple):
         return directional(values_of(self, mask), at, along, self.subject.grain)
 
     def masks(self) -> Iterator[Mask]:
-        """Every subset of the active inputs but the empty one, all of them first; of many inputs,
-        and of a function, all and some alone.
-        """
-        if len(self.active) > (MOST_SUBSETS if self.subject.text else 1):
-            alone = self.active[:: -(-len(self.active) // MOST_ALONE)]
-            yield from (self.active, *((i,) for i in alone))
-            return
-        for count in range(len(self.active), 0, -1):
-            yield from itertools.combinations(self.active, count)
+        """All active inputs together, and each alone; of many some alone."""
+        yield self.active
+        if len(self.active) > 1:
+            yield from ((i,) for i in self.active[:: -(-len(self.active) // MOST_ALONE)])
 
     def program(self, *, reverse: bool, whole: bool = False) -> tuple[list[Any], Any]:
         """Every mask and, in reverse, every part of the outputs, or all of them together; and a
@@ -257,31 +250,17 @@ class Smooth(NamedTuple):
         """The outputs in words."""
         return "output " + ", ".join(map(str, self.outputs))
 
-    def forward_terms(self, mask: Mask, v: Sequence[Array]) -> list[float]:
-        """For each output the size of the terms in its tangent along v: of its values, for the
-        relative changes of the inputs.
+    def terms(self, directions: Sequence[Array]) -> float:
+        """The size of the terms of derivatives along these tangents or cotangents: of the values,
+        for relative changes of the inputs.
         """
-        return self.paced(mask, v, self._tops())
-
-    def paced(self, mask: Mask, v: Sequence[Array], sizes: Sequence[float]) -> list[float]:
-        """The sizes of terms, times the largest relative change of an input along v."""
-        pace = max(largest(d) / n for d, n in zip(v, self._lengths(mask), strict=True))
-        return [pace * size for size in sizes]
-
-    def reverse_terms(self, mask: Mask, w: Sequence[Array]) -> list[float]:
-        """For each input of the mask the size of the terms in its cotangent for w."""
-        weighed = sum(top * largest(c) for top, c in zip(self._tops(), w, strict=True))
-        return [weighed / length for length in self._lengths(mask)]
-
-    def _tops(self) -> list[float]:
-        # Of an output that is 0, or nothing but rounding, the terms are not known, as in x - x.
-        near = max(largest(x) for x in self.at(self.active))
-        tops = [largest(self.subject.expected(self.inputs)[i]) for i in self.outputs]
-        return [top if top > 64 * self.eps() * near else max(near, 1.0) for top in tops]
-
-    def _lengths(self, mask: Mask) -> list[float]:
-        sizes = [abs(x)[x != 0] for x in self.at(mask)]
-        return [max(float(np.min(size)), SHORTEST) if size.size else 1.0 for size in sizes]
+        top = max(largest(self.subject.expected(self.inputs)[i]) for i in self.outputs)
+        near = max(map(largest, self.at(self.active)))
+        if top <= 64 * self.eps() * near:  # nothing but rounding, as x - x: its terms are not known
+            top = max(near, 1.0)
+        sizes = np.concatenate([np.ravel(abs(x)) for x in self.at(self.active)])
+        shortest = max(np.min(sizes[sizes != 0], initial=1.0), SHORTEST)
+        return top / float(shortest) * sum(map(largest, directions))
 
     def missing(self, *, reverse: bool) -> str:
         """Why there is no derivative by the active inputs in this mode; "" if there is one, or if
@@ -292,19 +271,8 @@ class Smooth(NamedTuple):
             directions = self.cotangents(self.subject.rng) if reverse else self.at(self.active)
             _, program = self.program(reverse=reverse)
             error = failure(program.lower, self.inputs, directions)
-            plainly = error and self.missing_plainly(reverse=reverse)
-            known[key] = self.subject.limit(error) or plainly or ""
+            known[key] = self.subject.limit(error)
         return known[key]
-
-    def missing_plainly(self, *, reverse: bool) -> str:
-        """Why the function of an op has no derivative without the op either; or ""."""
-        plain = self.subject.plain_subject()
-        return self._replace(subject=plain).missing(reverse=reverse) if plain else ""
-
-    def require_reverse_alone(self) -> None:
-        """Raise NotApplicable for an op with forward mode, whose checks judge the reverse mode."""
-        if self.subject.text and not self.missing(reverse=False):
-            raise NotApplicable("jvp and adjoint check both modes")
 
     def eps(self) -> float:
         """Of the narrowest dtype among inputs and outputs."""

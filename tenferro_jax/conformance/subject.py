@@ -23,8 +23,8 @@ from .examples import Array, Inputs, cast, first_wrong, in_double, largest, rows
 from .held import HELD, all_wide, coarsest, holds_numpy
 from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
 
-MOST_SUBSETS, MOST_ALONE = 4, 8
-"""Of how many inputs all subsets are differentiated, and else how many inputs alone."""
+MOST_NAMED, MOST_ALONE = 4, 8
+"""How many inputs are named one by one, and how many are differentiated alone."""
 
 
 class Claim(NamedTuple):
@@ -36,12 +36,11 @@ class Claim(NamedTuple):
     want: Any
 
 
-def in_terms_of(inputs: PyTree, outputs: PyTree) -> list[float]:
-    """For each output a size of terms beside which it may be rounding, as in x - x.mean(): an
-    eighth of the largest input, whose rounding counts 16 times.
+def in_terms_of(inputs: PyTree) -> float:
+    """A size of terms beside which outputs may be rounding, as in x - x.mean(): an eighth of the
+    largest input, whose rounding counts 16 times.
     """
-    top = max((largest(x) for x in jax.tree.leaves(inputs) if is_inexact(x)), default=0.0)
-    return [top / 8] * len(jax.tree.leaves(outputs))
+    return max((largest(x) for x in jax.tree.leaves(inputs) if is_inexact(x)), default=0.0) / 8
 
 
 Oracle = Callable[..., Sequence[Any]]
@@ -65,8 +64,6 @@ class Subject(abc.ABC):
       keyed: whether a random key is among the arguments.
       users_x64: whether 64-bit types were on when the check began.
       given_wide: whether 64-bit types were on, and all floating inputs were given in float64.
-      source: the author's Python function; None if there is none.
-      in_words: gives the text of a finding in the words of the author.
       tied: what is left out because programs hold NumPy arrays, see `tied_to_the_setting`; or "".
     """
 
@@ -87,8 +84,6 @@ class Subject(abc.ABC):
     users_x64: bool = dataclasses.field(default_factory=x64_enabled, init=False)
     given_wide: bool = dataclasses.field(default=False, init=False)
     tied: str = dataclasses.field(default="", init=False)
-    source: object = dataclasses.field(default=None, init=False)
-    in_words: Callable[[str], str] = dataclasses.field(default=str, init=False)
 
     def __post_init__(self) -> None:
         self._results: dict[Any, tuple[np.ndarray, ...]] = {}
@@ -120,10 +115,6 @@ class Subject(abc.ABC):
     @abc.abstractmethod
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The op or function on arrays, which may be traced."""
-
-    def plain_subject(self) -> Subject | None:
-        """The function of an op, called without the op; None if there is none."""
-        return None
 
     def tied_to_the_setting(self, inputs: Inputs) -> bool:
         """Whether programs hold NumPy arrays: then all checks run in the user's setting of 64-bit
@@ -230,16 +221,15 @@ class Subject(abc.ABC):
             self._results[key] = tuple(map(np.asarray, self.values(*inputs)))
         return self._results[key]
 
-    def difference(self, got: PyTree, want: PyTree, terms: Sequence[float] = ()) -> str:
+    def difference(self, got: PyTree, want: PyTree, terms: float = 0.0) -> str:
         """The difference of two nests of arrays as text; "" if they agree within the tolerance.
-        `terms` is the size of the terms of each array, beside which an entry may be rounding.
+        `terms` is the size of the terms beside which an entry may be rounding.
         """
         got, want = jax.tree.leaves(got), jax.tree.leaves(want)
         if len(got) != len(want):
             return f"{len(got)} arrays where {len(want)} were expected"
         for i, (a, b) in enumerate(zip(got, want, strict=True)):
-            size = terms[i] if terms else 0.0
-            text = self._difference(np.asarray(a), np.asarray(b), size)
+            text = self._difference(np.asarray(a), np.asarray(b), terms)
             if text:
                 return (f"output {i}: " if len(got) > 1 else "") + text
         return ""
@@ -278,12 +268,12 @@ class Subject(abc.ABC):
         return text and f"{text} beyond {limit}"
 
     def hold(
-        self, claims: Sequence[Claim], clause: str, fix: str, terms: Sequence[float] = ()
+        self, claims: Sequence[Claim], clause: str, fix: str, terms: float = 0.0
     ) -> Iterator[None]:
         """One case a claim. Where the size of terms is not given, it is that of the arguments."""
         for claim, value in zip(claims, self.results(claims, clause, fix), strict=True):
-            sizes = terms or in_terms_of(claim.args, value)
-            self.require_equal(claim.what, value, claim.want, clause, fix, sizes)
+            size = terms or in_terms_of(claim.args)
+            self.require_equal(claim.what, value, claim.want, clause, fix, size)
             yield
 
     def results(self, claims: Sequence[Claim], clause: str, fix: str) -> list[Any]:
@@ -309,7 +299,7 @@ class Subject(abc.ABC):
         want: PyTree,
         clause: str,
         fix: str,
-        terms: Sequence[float] = (),
+        terms: float = 0.0,
     ) -> None:
         """Refuse a value that is not the expected one."""
         difference = self.difference(got, want, terms)
@@ -341,7 +331,6 @@ class FunctionSubject(Subject):
             fn = fn.func
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self.name = f"{getattr(fn, '__module__', None) or type(fn).__module__}.{name}"
-        self.source = fn
         found, self.tree = jax.tree_util.tree_flatten_with_path((self.fn, tuple(self.args)))
         self.paths, self.leaves = [path for path, _ in found], [leaf for _, leaf in found]
         self.keyed = any(map(_is_random_key, self.leaves))
@@ -419,7 +408,7 @@ class FunctionSubject(Subject):
 
     def names(self, mask: Sequence[int]) -> str:
         """The inputs of a mask in words: "argument 0 and argument 1['w']"."""
-        if len(mask) > MOST_SUBSETS:
+        if len(mask) > MOST_NAMED:
             return f"{len(mask)} arrays together"
         found = []
         for i in mask:
