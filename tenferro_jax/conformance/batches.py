@@ -114,7 +114,7 @@ def _derivatives(
 
 
 def _pulled(
-    view: Smooth, call: Callable[..., Any], cotangents: Sequence[Array], *xs: Array
+    view: Smooth, call: Callable[..., Sequence[jax.Array]], cotangents: Sequence[Array], *xs: Array
 ) -> Sequence[jax.Array]:
     """The derivative of a function of all inputs by those that are active."""
     f = view.function(view.active, xs, call)

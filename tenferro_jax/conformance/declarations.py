@@ -330,7 +330,7 @@ def neighbours(op: ExtensionOp) -> Iterator[Any]:
                 yield near
 
 
-def _near(value: Any) -> list[Any]:
+def _near(value: object) -> list[Any]:
     """Values that differ from this one in type or in bits, and are like it."""
     if isinstance(value, tuple):
         return [(*value, 0)] + [

@@ -418,14 +418,14 @@ class FunctionSubject(Subject):
         return " and ".join(found)
 
 
-def _is_random_key(leaf: Any) -> bool:
+def _is_random_key(leaf: object) -> bool:
     """A key, or the two numbers of jax.random.PRNGKey."""
     return isinstance(leaf, jax.Array) and (
         is_key(leaf.dtype) or (leaf.dtype == np.uint32 and leaf.shape[-1:] == (2,))
     )
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | jax.Array) and any(
         jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.number, jnp.bool_)
     )
