@@ -3,8 +3,6 @@ and for a step the collectives of a product of matrices.
 """
 
 import functools
-import os
-import re
 
 import chex
 import jax
@@ -41,7 +39,7 @@ from ext_tropical.uses.closure import matrix_power
 from tenferro_jax.conformance import check
 from tenferro_jax.extension.routes import routes
 
-from ..helpers import collectives, mesh, near, python
+from ..helpers import collectives, mesh, near
 from .sums import Counting, Modulo
 from .test_semirings import made as made_semiring
 
@@ -416,42 +414,3 @@ def test_slices_over_devices(semiring, kind):
     with jax.set_mesh(mesh((8,), kind)):
         near(over(*given), fn(*SMALL[:2]))
         near(slopes(over, *given), slopes(fn, *SMALL[:2]))
-
-
-SIXTY_FOUR = """
-import jax, numpy as np
-from benchmarks import mesh
-
-assert jax.device_count() == 64
-rng = np.random.default_rng(0)
-for name, split in [*mesh.splits(64).items()][1::2]:  # on 8 devices all are compared
-    shape = (64, 64, 64) if split.equation == mesh.BATCH else (64, 64)
-    x, y, weights = rng.integers(0, 9, (3, *shape)).astype(np.float32)
-    places = [jax.NamedSharding(mesh.mesh_of(split.mesh), spec) for spec in split.specs]
-    placed = jax.device_put((x, y), tuple(places))
-    for question, asked in mesh.questions(split.equation, weights).items():
-        op, product = (mesh.measured(fn, *placed) for fn in (asked.op, asked.product))
-        own = jax.tree.leaves(jax.jit(asked.op)(x, y))
-        tolerance = 0 if question in ("value", "winners") else 1e-4
-        for got, want in zip(op.results, own, strict=True):
-            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
-        print(name, question, op.collectives, product.collectives, sep=";")
-"""
-
-
-@pytest.mark.slow
-def test_64_devices():
-    """The collectives of a product; twice where a winner or a sum follows the value, and in a
-    gradient those of the winners beside.
-    """
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=64"
-    rows = [line.split(";") for line in python("-c", SIXTY_FOUR, XLA_FLAGS=flags).splitlines()]
-    assert len(rows) == 4 * 5
-    for split, question, ours, product in rows:
-        found = [0 if text == "none" else int(text.split()[0]) for text in (ours, product)]
-        assert ours == "none" or re.fullmatch(r"\d+ all-reduce", ours), (split, question, ours)
-        if question in ("winners", "log_sum_exp"):
-            found[1] *= 2
-        elif question != "value" and "contracted" in split:
-            found[1] += 2
-        assert found[0] == found[1], (split, question, ours, product)

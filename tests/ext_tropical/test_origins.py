@@ -393,17 +393,6 @@ def wrong(case, got):
     )
 
 
-def test_a_constant_that_went_through_a_jitted_function_and_a_transpose():
-    """As reported: a predictor with its weights closed over."""
-    weights = jnp.arange(6.0).reshape(1, 2, 3) - 2
-
-    def predict(x):
-        return tropical_einsum("bij,bjk->bik", x, jnp.swapaxes(jax.nn.relu(weights), 1, 2))
-
-    x = jnp.zeros((1, 1, 3))
-    assert jax.jit(predict)(x).tolist() == predict(x).tolist() == [[[0.0, 3.0]]]
-
-
 def test_a_sample_of_origins():
     assert not wrong_of(cases(len(ORIGINS) // 2, 1))
 
