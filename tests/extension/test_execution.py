@@ -758,22 +758,20 @@ def test_a_call_without_runtimes_uses_the_kernels_of_the_class():
 @pytest.mark.clause("X8.13")
 def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel_of_one_name():
     runtimes, again = (ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel)) for _ in range(2))
-    assert runtimes == again
-    assert hash(runtimes) == hash(again)
-    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != runtimes
+    more = runtimes.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
+    over = more.merge(ExtensionRuntimeSet(*SEVERAL))  # those merged later replace the others
+    assert (runtimes, hash(runtimes)) == (again, hash(again))
+    assert runtimes != ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted))
+    assert ExtensionRuntimeSet(*SEVERAL) != ExtensionRuntimeSet(*SEVERAL[::-1])
+    assert list(map(len, (runtimes, more, over))) == [1, 2, 4]
     assert [k.run for k in runtimes.kernels(FAMILY, "cpu")] == [sine_kernel]
     assert runtimes.kernels(FAMILY, "tpu") == ()
-    assert repr(runtimes) == f"ExtensionRuntimeSet({FAMILY} on cpu)"
-    assert len(runtimes) == 1
-    more = runtimes.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
-    assert len(more) == 2
-    over = more.merge(ExtensionRuntimeSet(*SEVERAL))
-    assert list(over.kernels(FAMILY, "cpu")) == SEVERAL  # those merged later alone
+    assert list(over.kernels(FAMILY, "cpu")) == SEVERAL
     assert over.kernels(FAMILY, "tpu") == more.kernels(FAMILY, "tpu")
-    assert repr(over) == (
-        f"ExtensionRuntimeSet({FAMILY} on cpu (seven, eight, nine), {FAMILY} on tpu)"
+    assert (repr(runtimes), repr(over)) == (
+        f"ExtensionRuntimeSet({FAMILY} on cpu)",
+        f"ExtensionRuntimeSet({FAMILY} on cpu (seven, eight, nine), {FAMILY} on tpu)",
     )
-    assert ExtensionRuntimeSet(*SEVERAL) != ExtensionRuntimeSet(*SEVERAL[::-1])
     ends_in(
         (
             lambda: ExtensionRuntimeSet(*SEVERAL, SEVERAL[0]),
