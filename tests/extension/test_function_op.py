@@ -287,11 +287,11 @@ def f(x):
     later = 2.0
     np.testing.assert_allclose(bound_later(X), 2 * X)
     ends_in(lambda: made(3.0), Duplicate, "Make what differs a keyword-only parameter")
-    with pytest.raises(Duplicate, match=r"g \(test_function_op.py:\d+\).*a_notebook.f"):
-
-        @tj.op("test-functions.cell.v1")
-        def g(x):
-            return x
+    ends_in(
+        lambda: tj.op("test-functions.cell.v1")(lambda x: x),
+        Duplicate,
+        r"<lambda> \(test_function_op.py:\d+\).*a_notebook.f",
+    )
 
 
 @tj.op("test-functions.straight.v1")

@@ -215,15 +215,6 @@ def test_a_class_that_the_annotation_does_not_name_is_refused_at_construction():
 
 @pytest.mark.clause("X5.10")
 def test_values_are_of_the_kind_that_the_annotation_names():
-    def op_class(hint):
-        return dataclasses.make_dataclass(
-            "Op",
-            [("k", hint)],
-            bases=(ExtensionOp,),
-            namespace={"family_id": "a.b.v1"},
-            frozen=True,
-        )
-
     n = jax.export.symbolic_shape("n")[0]
     for hint, taken, refused in (
         (int, (1, n, np.int8(1)), (True, 1.0, "1", None, (1,), np.dtype("int8"))),
@@ -237,7 +228,7 @@ def test_values_are_of_the_kind_that_the_annotation_names():
         (Base, (Base(1),), (None, {"k": 1}, (Base(1),))),
         (Base | int, (Base(1), 1), (True,)),
     ):
-        cls = op_class(hint)
+        cls = made("Op", fields={"k": hint}, family_id="a.b.v1")
         for value in taken:
             text = payload_json(cls(value))
             assert payload_json(from_payload_json(text, cls)) == text
@@ -322,10 +313,7 @@ def test_an_array_that_a_nested_dataclass_computes_is_read_only():
         def __post_init__(self):
             object.__setattr__(self, "powers", np.arange(self.n) ** 2)
 
-    fields = [("table", Table)]
-    op = dataclasses.make_dataclass(
-        "Op", fields, bases=(ExtensionOp,), namespace={"family_id": "a.b.v1"}, frozen=True
-    )
+    op = made("Op", fields={"table": Table}, family_id="a.b.v1")
     held = op(Table(4))
     assert held.table.powers.tolist() == [0, 1, 4, 9]
     assert not held.table.powers.flags.writeable
