@@ -40,102 +40,125 @@ def call(**changes):
 def cases():
     """Every name with its content; the first is not hostile."""
     honest = written()
-    yield "honest", signed(honest)
-    for length in (
-        0,
-        1,
-        len(honest) - 1,
-        len(honest) + 1,
-        len(BODY) + len(honest) + 1,
-        2**31,
-        2**63,
-        2**64 - 1,
-    ):
-        yield f"length {length}", signed(honest, length)
-    for text in (
-        b"",
-        b"null",
-        b"[]",
-        b"{}",
-        b"1",
-        b'"text"',
-        b"\xff\xfe",
-        b"\xef\xbb\xbf" + honest,
-        b" " + honest,
-        honest + b"\n",
-        honest + honest,
-    ):
-        yield f"text {text[:12]!r}", signed(text)
-    for depth in (1_000, 100_000):
-        for bracket in (b"[", b'{"a":'):
-            yield f"{depth} of {bracket!r}", signed(bracket * depth)
-        yield f"{depth} closed", signed(b"[" * depth + b"]" * depth)
-        yield (
-            f"{depth} in a field",
-            signed(honest[:-1] + b',"z":' + b"[" * depth + b"]" * depth + b"}"),
-        )
-    for number in (b"NaN", b"Infinity", b"1e999", b"-0", b"1.0", b"9" * 100_000, b"1E400", b"01"):
-        yield f"number {number[:8]!r}", signed(honest.replace(b'"format":1', b'"format":' + number))
-    yield "a key twice", signed(b'{"body_bytes":%d,' % len(BODY) + honest[1:])
-    yield (
-        "keys in another order",
-        signed(json.dumps(dict(reversed(HONEST.items())), separators=(",", ":")).encode()),
-    )
-    for key in HONEST:
-        for value in (
-            ...,
-            None,
-            True,
-            0,
-            -1,
-            1.5,
-            "text",
-            [],
-            [[]],
-            [[[]]],
-            {},
-            [1],
-            ["a", 1],
-            {"a": "b"},
-            2**70,
-        ):
-            if value != HONEST[key] or type(value) is not type(HONEST[key]):
-                harmless = key == "jax" and value == "text"
-                yield (
-                    f"{key} {value!r}{' (harmless)' if harmless else ''}",
-                    signed(written(**{key: value})),
-                )
-    yield "format 2", signed(written(format=2))
-    for family in (
-        "",
-        "gone",
-        "my-package.gone.v",
-        "my-package.g\u043ene.v1",
-        "my-package.gone.v1\n",
-        "../x.y.v1",
-        "a.b.v" + "9" * 10_000,
-        "A" * 2**17,
-    ):
-        yield f"family {family[:20]!r}", signed(written(extensions=call(family_id=family)))
-    yield "an extension that is not there", signed(written(extensions=call()))
-    yield "payload of 32 MB", signed(written(extensions=call(payload="x" * 2**25)))
-    yield "batching of 1 MB", signed(written(extensions=call(batching="x" * 2**20)))
-    yield "extension of numbers", signed(written(extensions=call(payload=1)))
-    yield (
-        "extension without payload",
-        signed(written(extensions=[[{"family_id": "my-package.gone.v1"}]])),
-    )
-    yield "extensions beyond the limit", signed(written(extensions=call() * 100_001))
-    yield "a derivative that is not there", signed(written(extensions=[[], []]))
-    yield "a version of a million letters (harmless)", signed(written(jax="0" * 10**6))
-    for name, body in (
-        ("empty", b""),
-        ("text", b"A" * 1000),
-        ("zeros", bytes(1000)),
-        ("zip", b"PK\x03\x04" + bytes(60)),
-        ("half", BODY[:600]),
-    ):
-        yield f"body {name}", signed(written(body_bytes=len(body)), body=body)
+    return {
+        "honest": signed(honest),
+        **{
+            f"length {length}": signed(honest, length)
+            for length in (
+                0,
+                1,
+                len(honest) - 1,
+                len(honest) + 1,
+                len(BODY) + len(honest) + 1,
+                2**31,
+                2**63,
+                2**64 - 1,
+            )
+        },
+        **{
+            f"text {text[:12]!r}": signed(text)
+            for text in (
+                b"",
+                b"null",
+                b"[]",
+                b"{}",
+                b"1",
+                b'"text"',
+                b"\xff\xfe",
+                b"\xef\xbb\xbf" + honest,
+                b" " + honest,
+                honest + b"\n",
+                honest + honest,
+            )
+        },
+        **{
+            f"{depth} of {bracket!r}": signed(bracket * depth)
+            for depth in (1_000, 100_000)
+            for bracket in (b"[", b'{"a":')
+        },
+        **{f"{depth} closed": signed(b"[" * depth + b"]" * depth) for depth in (1_000, 100_000)},
+        **{
+            f"{depth} in a field": signed(
+                honest[:-1] + b',"z":' + b"[" * depth + b"]" * depth + b"}"
+            )
+            for depth in (1_000, 100_000)
+        },
+        **{
+            f"number {number[:8]!r}": signed(honest.replace(b'"format":1', b'"format":' + number))
+            for number in (
+                b"NaN",
+                b"Infinity",
+                b"1e999",
+                b"-0",
+                b"1.0",
+                b"9" * 100_000,
+                b"1E400",
+                b"01",
+            )
+        },
+        "a key twice": signed(b'{"body_bytes":%d,' % len(BODY) + honest[1:]),
+        "keys in another order": signed(
+            json.dumps(dict(reversed(HONEST.items())), separators=(",", ":")).encode()
+        ),
+        **{
+            f"{key} {value!r}{' (harmless)' * ((key, value) == ('jax', 'text'))}": signed(
+                written(**{key: value})
+            )
+            for key in HONEST
+            for value in (
+                ...,
+                None,
+                True,
+                0,
+                -1,
+                1.5,
+                "text",
+                [],
+                [[]],
+                [[[]]],
+                {},
+                [1],
+                ["a", 1],
+                {"a": "b"},
+                2**70,
+            )
+            if value != HONEST[key] or type(value) is not type(HONEST[key])
+        },
+        "format 2": signed(written(format=2)),
+        **{
+            f"family {family[:20]!r}": signed(written(extensions=call(family_id=family)))
+            for family in (
+                "",
+                "gone",
+                "my-package.gone.v",
+                "my-package.g\u043ene.v1",
+                "my-package.gone.v1\n",
+                "../x.y.v1",
+                "a.b.v" + "9" * 10_000,
+                "A" * 2**17,
+            )
+        },
+        "an extension that is not there": signed(written(extensions=call())),
+        "payload of 32 MB": signed(written(extensions=call(payload="x" * 2**25))),
+        "batching of 1 MB": signed(written(extensions=call(batching="x" * 2**20))),
+        "extension of numbers": signed(written(extensions=call(payload=1))),
+        "extension without payload": signed(
+            written(extensions=[[{"family_id": "my-package.gone.v1"}]])
+        ),
+        "extensions beyond the limit": signed(written(extensions=call() * 100_001)),
+        "a derivative that is not there": signed(written(extensions=[[], []])),
+        "a version of a million letters (harmless)": signed(written(jax="0" * 10**6)),
+        **{
+            f"body {name}": signed(written(body_bytes=len(body)), body=body)
+            for name, body in (
+                ("empty", b""),
+                ("text", b"A" * 1000),
+                ("zeros", bytes(1000)),
+                ("zip", b"PK\x03\x04" + bytes(60)),
+                ("half", BODY[:600]),
+            )
+        },
+    }
 
 
 def ended(content):
