@@ -18,7 +18,7 @@ from jax.tree_util import PyTreeDef
 from ..errors import InvalidConfig
 from ..shapes import TensorMeta, is_inexact
 from .contract import ShardingRule
-from .nesting import PyTree, missing, structure_of
+from .nesting import PyTree, missing
 
 MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
 
@@ -281,7 +281,7 @@ class Authored:
             )
         found: list[Any] = []
         for i, (arg, cotangent) in enumerate(zip(args, made, strict=True)):
-            nesting = structure_of(arg)
+            nesting: Any = jax.tree.structure(arg, is_leaf=missing)
             full = nesting.unflatten([0] * nesting.num_leaves)
             try:
                 full = jax.tree.broadcast(cotangent, full, is_leaf=missing)

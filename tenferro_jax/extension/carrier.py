@@ -27,7 +27,6 @@ from .contract import (
     Assume,
     Computes,
     ExtensionOp,
-    Method,
     checked_sequence,
     closed_over,
     in_method,
@@ -36,7 +35,6 @@ from .contract import (
     require_arrays,
     require_not_traced,
     require_own_class,
-    run_as,
     running,
 )
 from .family import family_of
@@ -281,7 +279,7 @@ class Extension(StdTensorOp):
         name = f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta"
         where = self.op.place_of(name)
         try:
-            with run_as(Method(name, where, assume)):
+            with in_method(self.op, name, assume):
                 outs = self.op.infer_output_meta(metas)
         except TenferroError:
             raise

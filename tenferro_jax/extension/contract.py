@@ -325,9 +325,6 @@ class Method(NamedTuple):
     where: str
     assume: Assume | None = None
 
-    def __str__(self) -> str:
-        return self.where
-
 
 running: contextvars.ContextVar[Method | None] = contextvars.ContextVar(
     "method of an author", default=None
@@ -363,7 +360,7 @@ def require_equal(a: SymDim, b: SymDim) -> None:
 dimensions.
     """
     method = running.get()
-    where = "require_equal" if method is None else str(method)
+    where = "require_equal" if method is None else method.where
     if method is not None and method.assume is not None and are_equal(a, b) is None:
         method.assume(a, b, where)
     else:
@@ -371,13 +368,16 @@ dimensions.
 
 
 @contextlib.contextmanager
-def run_as(method: Method) -> Iterator[None]:
-    """Runs a method of an author."""
+def in_method(op: ExtensionOp, name: str, assume: Assume | None = None) -> Iterator[None]:
+    """Runs the author's code: an exception passes as it is, with a note that names the method and
+    the family.
+    """
+    method = Method(name, op.place_of(name), assume)
     token = running.set(method)
     try:
         yield
     except Exception as error:
-        note = f"in {method}"
+        note = f"in {method.where}"
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
         raise
@@ -391,15 +391,6 @@ def closed_over(function: object) -> Iterator[object]:
         # A cell that has no value yet, or a value that JAX cannot flatten and so holds no weights.
         with contextlib.suppress(ValueError, TypeError):
             yield from jax.tree.leaves(cell.cell_contents)
-
-
-def in_method(
-    op: ExtensionOp, name: str, assume: Assume | None = None
-) -> contextlib.AbstractContextManager[None]:
-    """Runs the author's code: an exception passes as it is, with a note that names the method and
-    the family.
-    """
-    return run_as(Method(name, op.place_of(name), assume))
 
 
 def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:

@@ -153,10 +153,6 @@ class FunctionExtension(ExtensionOp):
 
         return fwd, bwd
 
-    def changed(self, **fields: Any) -> FunctionExtension:
-        """The op with another nesting or stage."""
-        return dataclasses.replace(self, **fields)
-
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         """Those of the author's function for these inputs."""
         if self.stage == TANGENT:
@@ -251,11 +247,13 @@ class FunctionExtension(ExtensionOp):
     def form_for(self, inputs: Sequence[TensorMeta]) -> FunctionExtension:
         """With a reverse rule the op "forward", whose residuals follow from the inputs."""
         if self.stage == FORWARD:  # a "forward" is differentiated in a second derivative alone
-            return self.changed(stage=FORWARD_AGAIN)
+            return dataclasses.replace(self, stage=FORWARD_AGAIN)
         if self.stage or self.function.fwd is None:
             return self
         with self._deriving():
-            return self.changed(stage=FORWARD, out_tree=forward_results_of(self, tuple(inputs)))
+            return dataclasses.replace(
+                self, stage=FORWARD, out_tree=forward_results_of(self, tuple(inputs))
+            )
 
     def linearize(
         self,
@@ -354,7 +352,8 @@ class FunctionExtension(ExtensionOp):
         results = forward.results.unflatten(values)
         given = self.arguments.unflatten(tangents)
         where = f"residuals of {self.function.place}"
-        op = self.changed(
+        op = dataclasses.replace(
+            self,
             stage=TANGENT,
             in_tree=nesting_text((residuals, given), where, any_class=True),
             out_tree=nesting_text(results, where),
@@ -508,7 +507,7 @@ def forward_results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> 
     """What `fwd` gives for inputs of these dtypes and shapes."""
     function = op.function
     run, _ = op.reverse
-    with in_method(op.changed(stage=FORWARD), LOWERING, lambda *_: None):
+    with in_method(dataclasses.replace(op, stage=FORWARD), LOWERING, lambda *_: None):
         traced, (result, residuals) = jax.make_jaxpr(
             lambda *xs: function.of_arrays(run(*op.arguments.unflatten(xs)), "fwd"),
             return_shape=True,

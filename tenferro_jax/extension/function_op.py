@@ -288,7 +288,7 @@ class FunctionOp(Authored):
         for function in self.rules:
             require_not_traced(op, closed_over(function))
         out_tree = results_of(op, tuple(map(meta_of, arrays)))
-        op = op.changed(out_tree=out_tree) if out_tree else op
+        op = dataclasses.replace(op, out_tree=out_tree) if out_tree else op
         # What a closure holds may change, so that the next call must be checked again.
         if key and not any(getattr(function, "__closure__", None) for function in self.rules):
             if len(self.known) > 1000:

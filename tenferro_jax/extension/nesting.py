@@ -155,11 +155,6 @@ def missing(x: object) -> bool:
     return x is None
 
 
-def structure_of(tree: PyTree) -> Any:
-    """The nesting of a tree, in which None stands for an array."""
-    return jax.tree.structure(tree, is_leaf=missing)
-
-
 class Forward(NamedTuple):
     """What `fwd` gives: the nesting of results and residuals, and of each residual the number of
     the input that it is, or -1.

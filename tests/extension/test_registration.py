@@ -335,7 +335,7 @@ def test_a_package_that_fails_is_named(function, given, install, path):
 @pytest.mark.clause("X9.7")
 def test_the_command_line_inspects_without_them(install, path, capsys):
     def here(*options):
-        assert main(["inspect", str(path), "--json", *options]) == 0
+        assert main(["inspect", str(path), *options]) == 0
         (family,) = json.loads(capsys.readouterr().out)["extensions"]
         return family["here"]
 
