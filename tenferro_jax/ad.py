@@ -342,18 +342,14 @@ class _Active:
 
 def _require_argnums(argnums: object, count: int, where: str) -> tuple[int, ...]:
     """argnums as a tuple of positions from 0."""
-    chosen: tuple[Any, ...] = ()
-    if argnums is None:
-        chosen = () if where == "grad" else tuple(range(count))
-    elif isinstance(argnums, int) and not isinstance(argnums, bool):
-        chosen = (argnums,)
-    elif isinstance(argnums, Sequence) and not isinstance(argnums, str):
-        chosen = tuple(argnums)
-    chosen = tuple(i + count if isinstance(i, int) and -count <= i < 0 else i for i in chosen)
+    given: Any = range(count) if argnums is None and where != "grad" else argnums
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    chosen = tuple(given) if several else (given,)
+    chosen = tuple(i + count if type(i) is int and -count <= i < 0 else i for i in chosen)
     if (
-        (not chosen and (where == "grad" or argnums is not None))
+        not all(type(i) is int and 0 <= i < count for i in chosen)
         or len(set(chosen)) < len(chosen)
-        or not set(chosen) <= set(range(count))
+        or (not chosen and given is argnums)
     ):
         raise InvalidConfig(
             where=where,
