@@ -175,8 +175,7 @@ class Chain:
           >>> print(jnp.exp(chain.log_partition()).round(3))  # 2**3 sequences
           8.0
         """
-        op, arrays = _checked(self, "Chain.log_partition", _ALL)
-        return mapped("Chain.log_partition", functools.partial(apply, op), arrays, *op.ranks)[0]
+        return partition(self, "Chain.log_partition")
 
     def marginals(self) -> ChainMarginals:
         """The posterior: probabilities of states, and expected numbers of transitions.
@@ -323,6 +322,13 @@ def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring |
         require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
     op = dataclasses.replace(op, k=int(k or 0), detailed=True)
     return ChainPath(*mapped(where, functools.partial(apply, op), arrays, *op.ranks))
+
+
+def partition(chain: Chain, where: str, *, by_emission: bool = False) -> jax.Array:
+    """The score of all sequences, if asked with derivatives by the emission alone."""
+    op, arrays = _checked(chain, where, _ALL)
+    run = functools.partial(apply, dataclasses.replace(op, by_emission=by_emission))
+    return mapped(where, run, arrays, *op.ranks)[0]
 
 
 def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import (
+    NOT_DIFFERENTIABLE,
     ExtensionOp,
     ExtensionRuntimeSet,
     Kernel,
@@ -75,10 +76,12 @@ class ChainOp(ExtensionOp):
 
     @property
     def asks(self) -> int:
-        """The number of the question: 0 the score, 1 with details, 2 samples, whose last input is
-        uniforms (N, T).
+        """The number of the question: 0 the score, 1 with details, 3 with the derivatives by the
+        emission alone, 2 samples, whose last input is uniforms (N, T).
         """
-        return 2 if isinstance(self, ChainSamples) else int(self.output_count > 1)
+        if isinstance(self, ChainSamples):
+            return 2
+        return 3 if self.detailed and self.by_emission else int(self.output_count > 1)
 
     @property
     def input_count(self) -> int:
@@ -160,6 +163,8 @@ class ChainScore(OfSemiring, ChainOp):
         Under log_sum_exp the derivatives by the three inputs, which are the expected uses: 0 if no
         sequence is possible and behind the length; else NaN if the score is NaN or inf.
       curved: whether these derivatives are differentiated.
+      by_emission: whether sums are not differentiated by initial and transition, so that there are
+        no derivatives by them.
     """
 
     semiring: SemiringKey
@@ -169,6 +174,7 @@ class ChainScore(OfSemiring, ChainOp):
     k: int = 0
     detailed: bool = False
     curved: bool = False
+    by_emission: bool = False
 
     def __post_init__(self) -> None:
         OfSemiring.__post_init__(self)
@@ -195,16 +201,22 @@ class ChainScore(OfSemiring, ChainOp):
 
     @property
     def output_count(self) -> int:
-        """The score; and the states, or three derivatives."""
+        """The score; and the states, or the derivatives."""
         if isinstance(self.algebra, LogSumExp):
-            return 4 if self.detailed else 1
+            return (1 + len(self.moving)) if self.detailed else 1
         return 2 if self.detailed or self.k else 1
+
+    @property
+    def moving(self) -> Sequence[int]:
+        """The inputs by which sums have derivatives."""
+        return (2,) if self.by_emission else (0, 1, 2)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         emission = self.checked(inputs)
         score = TensorMeta(emission.dtype, (self.k,) if self.k else ())
         states = TensorMeta(np.dtype("int32"), (*score.shape, emission.shape[0]))
-        more = inputs[:3] if isinstance(self.algebra, LogSumExp) else [states]
+        is_log = isinstance(self.algebra, LogSumExp)
+        more = [inputs[i] for i in self.moving] if is_log else [states]
         return [score, *more][: self.output_count]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
@@ -224,8 +236,9 @@ class ChainScore(OfSemiring, ChainOp):
         if self.has_columns:
             op, (emission, *others) = dataclasses.replace(self, has_columns=False), inputs[2:]
             outs = [*op.in_steps(*self.without_columns(inputs))]
-            if len(outs) == 4:  # the derivatives of states that share a column, together
-                outs[3] = each_column(outs[3], others[self.has_length], emission)
+            if self.asks and op.k == 0 and isinstance(self.algebra, LogSumExp):
+                # The derivatives of states that share a column, together.
+                outs[-1] = each_column(outs[-1], others[self.has_length], emission)
             return outs
         if isinstance(self.algebra, LogSumExp):
             return sums(self, *inputs)
@@ -241,15 +254,17 @@ class ChainScore(OfSemiring, ChainOp):
         primals: Sequence[jax.Array],
         outputs: Sequence[jax.Array],
         tangents: Sequence[jax.Array | None],
-    ) -> Sequence[jax.Array | None]:
+    ) -> Sequence[Any]:
         """That of the product along each sequence; under log_sum_exp by the expected uses."""
         moved = [*tangents[:3], *[None] * (len(primals) - 3)]
         if isinstance(self.algebra, SelectiveSemiring):
             return tangent_of(functools.partial(along, self, outputs[1]), primals, moved), None
-        parts = (jnp.sum(x * t) for x, t in zip(outputs[1:], moved, strict=False) if t is not None)
-        score = functools.reduce(jnp.add, parts)
+        if any(t is not None and i not in self.moving for i, t in enumerate(moved)):
+            return [NOT_DIFFERENTIABLE] * len(outputs)
+        those = zip(outputs[1:], (moved[i] for i in self.moving), strict=True)
+        score = functools.reduce(jnp.add, (jnp.sum(x * t) for x, t in those if t is not None))
         if not self.curved:
-            return score, None, None, None
+            return score, *[None] * len(self.moving)
         return score, *tangent_of(lambda *xs: tuple(self.in_steps(*xs)[1:]), primals, moved)
 
 
@@ -284,6 +299,8 @@ class ChainSamples(ChainOp):
 def _declines(op: ChainOp, *metas: TensorMeta) -> str:
     """Why XLA computes a chain, or "" if the library does."""
     problem = unserved(metas, metas[0].dtype, ("float32", "float64"))
+    if op.asks == 3 and not op.band:
+        return "it derives by the emission alone where there is a band"
     if not problem and (
         op.algebra.native_number is None
         or op.k * metas[0].shape[0] >= 2**32  # a state and its place in a list are one number

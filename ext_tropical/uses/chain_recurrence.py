@@ -308,6 +308,11 @@ def _known(
     return (states := known(states, 0))[0], known(moves, 1), states
 
 
+def _wanted(op: Op, found: Values) -> Values:
+    """Of the score and what else was found the outputs of the op."""
+    return found[0], *(found[1 + i] for i in op.moving if op.detailed)
+
+
 # --- sums of numbers instead of logarithms --------------------------------------------------------
 #
 # Where the transitions of a step lie within `narrow` of each other, so do the numbers that arrive
@@ -328,11 +333,15 @@ def sums(
     op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> Values:
     """The score of all sequences, and if the op is detailed its derivatives."""
-    exact, kind = details if op.detailed else messages_of, jnp.finfo(seen.dtype)
+    kind = jnp.finfo(seen.dtype)
+
+    def exact(*inputs: jax.Array) -> Values:
+        return _wanted(op, details(op, *inputs) if op.detailed else messages_of(op, *inputs))
+
     # Half of the exponents that the dtype has below 1, without those of its digits and of 31 bits.
     narrow = float(-kind.minexp - kind.nmant - 31) / 2 * math.log(2)
     if op.curved or op.band or narrow <= 0:
-        return exact(op, initial, moves, seen, *others)[: op.output_count]
+        return exact(initial, moves, seen, *others)
     if moves.shape[0] > 1:
         times = 1 + lax.broadcasted_iota(jnp.int32, (moves.shape[0], 1, 1), 0)
         moves = _kept(op, times < length_of(op, seen, others), moves, 0)
@@ -340,17 +349,17 @@ def sums(
     # A loop around the numbers would keep XLA CPU from computing all times at once: 2 to 3 times as
     # long for 8 states. Under vmap the cond computes them for all chains.
     is_narrow = jnp.all(jnp.max(moves, (1, 2)) - jnp.min(moves, (1, 2)) <= narrow)
-    zeros = jnp.zeros((), seen.dtype), *map(jnp.zeros_like, (initial, moves, seen))
+    zeros = _wanted(op, (seen[0, 0], initial, moves, seen))
     state = lax.cond(
         is_narrow,
         lambda: _scaled(op, initial, moves, seen, *others),
-        lambda: (jnp.int32(1), zeros[: op.output_count]),
+        lambda: (jnp.int32(1), tuple(map(jnp.zeros_like, zeros))),
     )
 
     def careful(state: State) -> State:
         # It depends on the state, or XLA would compute it before the loop.
         start = jnp.where(state[0] == 1, initial, 0)
-        return jnp.int32(2), exact(op, start, moves, seen, *others)[: op.output_count]
+        return jnp.int32(2), exact(start, moves, seen, *others)
 
     # By a loop and not a cond, which under vmap would compute this for all chains.
     return lax.while_loop(lambda state: state[0] == 1, careful, state)[1]
@@ -405,7 +414,7 @@ def _scaled(
         uses,
         precision=lax.Precision.HIGHEST,
     ).reshape(moves.shape)
-    return number, (score, *_known(score, length, pairs, states / whole))
+    return number, _wanted(op, (score, *_known(score, length, pairs, states / whole)))
 
 
 @functools.partial(jax.jit, static_argnums=0)

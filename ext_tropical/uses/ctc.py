@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
-from .chain import Chain, mapped, narrow, require_numbers
+from .chain import Chain, mapped, narrow, partition, require_numbers
 from .chain_recurrence import each_state
 
 
@@ -172,7 +172,8 @@ def ctc_loss(
     # The loss of logits that are less by the same number in a frame is less by it: what is taken
     # away here is a constant, and given back with its derivative, which so needs no other sums.
     kept = lax.stop_gradient(whole)
-    score = _chain(blank, arrays[0] - kept, *arrays[1:]).log_partition()
+    chain = _chain(blank, arrays[0] - kept, *arrays[1:])
+    score = partition(chain, "ctc_loss", by_emission=True)
     moved = mapped("ctc_loss", _within, [whole - kept, arrays[2], score], 2, 0, 0)
     return jnp.maximum(-score, 0) + moved
 

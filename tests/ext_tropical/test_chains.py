@@ -2,6 +2,7 @@
 the library against the recurrence over times.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -19,7 +20,7 @@ from ext_tropical.algebra.semiring import SemiringKey
 from ext_tropical.step.native.library import native, target
 from ext_tropical.uses import chain_op
 from ext_tropical.uses.chain_op import ChainSamples, ChainScore
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
@@ -570,8 +571,15 @@ def test_posteriors_and_samples_are_those_of_the_recurrence(
         arrays = chains(9, count, band, steps, dtype, kind)[:4]
         lengths = np.where(np.arange(count) % 11 == 0, 0, arrays[3]).astype(np.int32)
         op = ChainScore(SemiringKey.of(log_sum_exp()), band, True, detailed=True)
-        for got, want in zip(*both_ways(op, [*arrays[:3], lengths]), strict=True):
-            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+        found, lowered = both_ways(op, [*arrays[:3], lengths])
+        few = dataclasses.replace(op, by_emission=True)
+        for got in (
+            found,
+            *([x[0], *[None] * 2, x[1]] for x in both_ways(few, [*arrays[:3], lengths])),
+        ):
+            for x, want in zip(got, lowered, strict=True):
+                if x is not None:
+                    np.testing.assert_allclose(x, want, rtol=tolerance, atol=tolerance)
         uniforms = np.random.default_rng(1).random((count, 3, TIMES)).astype(dtype)
         op = ChainSamples(band, True)
         ((drawn,), (want,)) = both_ways(op, [*arrays[:3], lengths, uniforms])
@@ -594,6 +602,7 @@ def test_the_direct_call_and_the_program(states, count, band, memory, monkeypatc
         (ChainScore("max_plus", band, detailed=True), tables),
         (ChainScore("max_plus", band, k=20), tables),
         (ChainScore(log_sum_exp(), band, detailed=True), tables),
+        (ChainScore(log_sum_exp(), band, detailed=True, by_emission=True), tables),
         (ChainSamples(band), [*tables, uniforms]),
     ):
         lowered = apply(op, *arrays, runtimes=type(op).runtimes.only(RouteKind.LOWERING))
@@ -634,6 +643,17 @@ def test_an_exported_program_needs_no_library():
     program = jax.export.export(jax.jit(ask), platforms=["cpu", "cuda", "tpu"])(*tables)
     assert "custom_call" not in program.mlir_module()
     chex.assert_trees_all_close(program.call(*tables), ask(*tables), rtol=1e-12)
+
+
+def test_a_score_by_its_emission_alone_has_no_other_derivative():
+    tables = [x[0] for x in chains(11, 1, 2, 3)[:3]]
+    op = ChainScore(log_sum_exp(), 2, by_emission=True)
+    whole = dataclasses.replace(op, by_emission=False)
+    for order in (jax.grad, lambda f, at: jax.jacrev(jax.grad(f, at), at)):
+        got, want = (order(lambda *xs, op=op: apply(op, *xs)[0], 2)(*tables) for op in (op, whole))
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ADRuleError):
+        jax.grad(lambda *xs: apply(op, *xs)[0])(*tables)
 
 
 @pytest.mark.slow

@@ -333,7 +333,8 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
   const bool has_columns = emitted != states;
   const int64_t chains = 1 + static_cast<int64_t>(random() % 2);
   int wrong = 0;
-  for (int64_t asks = 0; asks < (is_log ? 3 : 2); ++asks) {
+  for (int64_t asks = 0; asks < (is_log ? 3 + (band > 0) : 2); ++asks) {
+    const bool has_shares = is_log && asks % 2;
     const int64_t k = asks == 1 && !is_log ? static_cast<int64_t>(random() % 5) : 0, paths = k ? k : 1;
     std::vector<T> score(static_cast<size_t>(2 * paths)), d_initial(static_cast<size_t>(2 * states)), d_transition(static_cast<size_t>(2 * rows * reach * states)), d_emission(static_cast<size_t>(2 * steps * emitted));
     std::vector<int32_t> path(static_cast<size_t>(2 * (asks == 2 ? samples : paths) * steps));
@@ -345,6 +346,7 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
     if (asks == 2) asked.one.samples = samples, asked.results = {path.data()};
     else asked.results = {score.data()};
     if (asks == 1 && is_log) asked.results = {score.data(), d_initial.data(), d_transition.data(), d_emission.data()};
+    if (asks == 3) asked.results = {score.data(), nullptr, nullptr, d_emission.data()};
     if (asks == 1 && !is_log) asked.results = {score.data(), path.data()};
     wrong += !problem_of(asked).empty();
     Threads pool;
@@ -371,7 +373,7 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
       double want = none;
       for (double x : now) want = better(want, x);
       const auto close = [](double x, double y) { return x == y || std::fabs(x - y) < 1e-4 * (1 + std::fabs(y)); };
-      if (asks < 2) wrong += !close(static_cast<double>(score[static_cast<size_t>(b * paths)]), want);
+      if (asks != 2) wrong += !close(static_cast<double>(score[static_cast<size_t>(b * paths)]), want);
       const int32_t* const states_of = path.data() + b * paths * steps;
       if (asks == 1 && !is_log) {
         double own = want == none ? none : both(static_cast<double>(initial[static_cast<size_t>(b * states + states_of[0])]), seen(0, states_of[0]));
@@ -381,7 +383,7 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
       for (int64_t r = 1; r < k; ++r) wrong += better(static_cast<double>(score[static_cast<size_t>(b * k + r - 1)]), static_cast<double>(score[static_cast<size_t>(b * k + r)])) != static_cast<double>(score[static_cast<size_t>(b * k + r - 1)]);
       double shares = 0;
       for (int64_t i = 0; i < steps * emitted; ++i) shares += static_cast<double>(d_emission[static_cast<size_t>(b * steps * emitted + i)]);
-      if (asks == 1 && is_log) wrong += !close(shares, want == none ? 0 : length[b]);
+      if (has_shares) wrong += !close(shares, want == none ? 0 : length[b]);
       for (int64_t n = 0; asks == 2 && n < samples; ++n) wrong += (path[static_cast<size_t>((b * samples + n) * steps)] < 0) != (want == none);
     }
   }

@@ -108,11 +108,12 @@ void run_one(const Chains& asked, const Sizes& sizes, int64_t number, const Kern
   const auto states = [&](size_t i) { return static_cast<int32_t*>(asked.results[i]) + number * sizes.results[i]; };
   c.initial = input(Chains::kInitial), c.transition = input(Chains::kTransition), c.emission = input(Chains::kEmission);
   c.length = asked.inputs[Chains::kLengths] ? *numbers(Chains::kLengths) : c.steps;
-  const bool is_log = c.algebra == Algebra::kLogSumExp, draws = asked.asks == Chains::kSamples, has_detail = asked.asks == Chains::kDetail;
+  const bool is_log = c.algebra == Algebra::kLogSumExp, draws = asked.asks == Chains::kSamples, has_detail = asked.has_detail();
   if (draws) c.uniforms = input(Chains::kUniforms), c.path = states(0);
   else c.score = result(0);
   if (has_detail && !is_log) c.path = states(1);
-  if (has_detail && is_log) c.d_initial = result(1), c.d_transition = result(2), c.d_emission = result(3);
+  if (has_detail && is_log) c.d_emission = result(3);
+  if (asked.asks == Chains::kDetail && is_log) c.d_initial = result(1), c.d_transition = result(2);
   const bool is_none = c.length < 1 || c.length > c.steps;
   if (c.path) {
     const int64_t from = is_none ? 0 : c.length;
@@ -122,7 +123,8 @@ void run_one(const Chains& asked, const Sizes& sizes, int64_t number, const Kern
     const T infinity = INFINITY;
     const bool is_minimum = c.algebra == Algebra::kMinPlus || c.algebra == Algebra::kMinMax;
     if (c.score) std::fill_n(static_cast<T*>(c.score), paths(asked), c.algebra == Algebra::kMaxMul ? T(0) : is_minimum ? infinity : -infinity);
-    for (size_t i = 1; c.d_emission && i < 4; ++i) std::fill_n(result(i), sizes.results[i], T(0));
+    for (size_t i = 1; c.d_emission && i < 4; ++i)
+      if (asked.results[i]) std::fill_n(result(i), sizes.results[i], T(0));
     return;
   }
   if (!asked.inputs[Chains::kColumns]) {
@@ -220,8 +222,9 @@ void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
   Chain& c = asked.one;
   c.initial = asked.inputs[Chains::kInitial], c.transition = asked.inputs[Chains::kTransition], c.emission = asked.inputs[Chains::kEmission];
   c.length = asked.inputs[Chains::kLengths] && count == 1 ? *static_cast<const int32_t*>(asked.inputs[Chains::kLengths]) : c.steps;
-  const int64_t kept = c.steps * c.states * (c.k ? 4 * c.k : is_float ? 4 : 8);
-  if (asked.asks == Chains::kDetail && kept > asked.memory) {
+  // Numbers with exponents are many bytes for little arithmetic: computed twice they take less time than out of memory.
+  const int64_t kept = c.steps * c.states * (c.k ? 4 * c.k : is_float ? 4 : 8) * (c.band && c.algebra == Algebra::kLogSumExp ? 8 : 1);
+  if (asked.has_detail() && kept > asked.memory) {
     const double rows = std::min<double>(static_cast<double>(asked.memory) / 32, 1 << 18) * static_cast<double>(c.steps) / static_cast<double>(kept);  // those of 2^18 bytes stay in the cache
     c.every = std::max<int64_t>(1, static_cast<int64_t>(std::max(rows, std::sqrt(static_cast<double>(c.steps)))));
   }
@@ -233,7 +236,7 @@ void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
   // The memory that a chain needs depends on which results are wanted.
   Chain any = c;
   any.length = c.steps, any.score = asked.results[0];
-  if (asked.asks == Chains::kDetail && c.algebra == Algebra::kLogSumExp) any.d_emission = asked.results[3];
+  if (asked.has_detail() && c.algebra == Algebra::kLogSumExp) any.d_emission = asked.results[3];
   if (asked.asks == Chains::kDetail && c.algebra != Algebra::kLogSumExp) any.path = static_cast<int32_t*>(asked.results[1]);
   Rooms rooms((is_float ? own_bytes<float>(asked) : own_bytes<double>(asked)) + kernels.chain(any, nullptr));
   // Chains that are short share a task.
@@ -252,13 +255,13 @@ std::string problem_of(const Chains& asked) {
   constexpr int64_t most = int64_t{1} << 31;
   const bool is_log = c.algebra == Algebra::kLogSumExp, is_known = is_log || c.algebra == Algebra::kMaxPlus || c.algebra == Algebra::kMinPlus || c.algebra == Algebra::kMaxMul || c.algebra == Algebra::kMinMax;
   if (c.type != Type::kF32 && c.type != Type::kF64) return "needs float32 or float64";
-  if (!is_known || asked.asks < 0 || asked.asks > 2 || (asked.asks == Chains::kSamples && !is_log)) return "malformed attributes";
+  if (!is_known || asked.asks < 0 || asked.asks > 3 || (asked.asks >= Chains::kSamples && !is_log) || (asked.asks == Chains::kByEmission && !c.band)) return "malformed attributes";
   if (c.states < 1 || c.steps < 1 || c.states >= most || c.steps >= most || c.band < 0 || c.band > c.states || asked.emitted < 1) return "sizes out of range";
   if (!asked.inputs[Chains::kColumns] && asked.emitted != c.states) return "malformed emissions";
   if (c.rows != 1 && c.rows != c.steps - 1) return "malformed transitions";
   // The kernel writes a state and a place in its list as one number of 32 bits.
   if (c.k < 0 || c.k >= most || (c.k && (is_log || asked.asks != Chains::kDetail)) || c.k > 2 * most / c.states) return "malformed attributes";
-  const size_t results = asked.asks != Chains::kDetail ? 1 : is_log ? 4 : 2;
+  const size_t results = !asked.has_detail() ? 1 : is_log ? 4 : 2;
   return asked.results.size() == results ? "" : "malformed results";
 }
 

@@ -60,8 +60,9 @@ ffi::Error chain_call(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::Rema
   size_t count = 1;
   for (int64_t size : asked.batch) count *= static_cast<size_t>(size);
   const bool is_log = c.algebra == Algebra::kLogSumExp;
-  for (size_t i = 0; i < results.size(); ++i) {
-    auto x = results.get<ffi::AnyBuffer>(i);
+  for (size_t given = 0, i = 0; given < results.size(); ++given, ++i) {
+    auto x = results.get<ffi::AnyBuffer>(given);
+    if (asks == Chains::kByEmission && given == 1) i = 3, asked.results.resize(3);
     const bool are_states = draws || (!is_log && i == 1);
     const size_t states = static_cast<size_t>(c.states), steps = static_cast<size_t>(c.steps);
     const size_t paths = k ? static_cast<size_t>(k) : 1;
@@ -111,7 +112,8 @@ TROPICAL_EXPORT int tropical_chain_now(int64_t type, int64_t algebra, int64_t ba
     c.band = band, c.k = k, c.states = states, c.steps = steps, c.rows = rows, c.samples = samples;
     std::copy(inputs, inputs + tropical::Chains::kInputs, asked.inputs);
     const bool is_log = c.algebra == tropical::Algebra::kLogSumExp;
-    asked.results.assign(results, results + (asks != tropical::Chains::kDetail ? 1 : is_log ? 4 : 2));
+    asked.results.assign(results, results + (!asked.has_detail() ? 1 : is_log && asks == tropical::Chains::kDetail ? 4 : 2));
+    if (asks == tropical::Chains::kByEmission) asked.results.insert(asked.results.begin() + 1, 2, nullptr);
     const std::string problem = tropical::problem_of(asked);
     std::strncpy(text, problem.c_str(), 199);
     if (!problem.empty()) return 1;

@@ -93,7 +93,7 @@ struct Chain {
   const void *initial, *transition, *emission, *uniforms;
   void* score;
   int32_t* path;
-  void *d_initial, *d_transition, *d_emission;  // under log-sum-exp
+  void *d_initial, *d_transition, *d_emission;  // under log-sum-exp; of bands the last one may be there alone
   // Runs task(data, 0) and task(data, 1) on two threads; nullptr where there is one.
   void (*both)(void* pool, void (*task)(void* data, int64_t half), void* data);
   void* pool;
