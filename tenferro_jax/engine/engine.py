@@ -15,7 +15,6 @@ import jax
 from ..errors import InvalidConfig, require_capacity
 from ..extension.carrier import Extension
 from ..extension.routes import Route, here, route_of
-from ..extension.rules import ExtensionRuleSet, require_rules
 from ..extension.runtimes import ExtensionRuntimeSet, RouteKind, require_runtimes
 from ..graph.graph import Graph, Node, bodies, require_graph
 from ..jax_seam import Site
@@ -154,8 +153,6 @@ class Engine:
 
     Args:
       capacity: how many programs are kept; the least recently used one is dropped first.
-      rules: AD rules for `eval` under a JAX transform, instead of those of each graph. They are not
-        part of the cache key.
       runtimes: kernels and selected routes for the extensions of every graph, instead of those of
         each call.
 
@@ -178,13 +175,11 @@ class Engine:
         self,
         *,
         capacity: int = 128,
-        rules: ExtensionRuleSet | None = None,
         runtimes: ExtensionRuntimeSet | None = None,
     ):
-        require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
         require_capacity(capacity, "Engine")
-        self._rules, self._runtimes = rules, runtimes
+        self._runtimes = runtimes
         # Not of a method, so that programs are freed with their engine.
         self._programs = functools.lru_cache(capacity)(functools.partial(_compiled, runtimes))
 
@@ -211,7 +206,6 @@ class Engine:
             require_graph(graph, "Engine.eval").leaves(args, kwargs, "Engine.eval")
         )
         if traced:
-            graph = graph if self._rules is None else graph.with_rules(self._rules)
             graph = _under(self._runtimes, graph)
             return jax.tree.unflatten(graph.out_tree, graph(*arrays))
         return self._programs(graph, metas, x64_enabled()).run(arrays)
@@ -223,10 +217,3 @@ class Engine:
     def clear(self) -> None:
         """Drop all programs, and the counts."""
         self._programs.cache_clear()
-
-    def __repr__(self) -> str:
-        stats = self.stats()
-        return (
-            f"Engine({stats.currsize} of {stats.maxsize} programs, {stats.hits} hits, "
-            f"{stats.misses} misses)"
-        )
