@@ -213,7 +213,3 @@ class Engine:
     def stats(self) -> Any:
         """Hits, misses, capacity and size of the cache, as `functools.lru_cache` tells them."""
         return self._programs.cache_info()
-
-    def clear(self) -> None:
-        """Drop all programs, and the counts."""
-        self._programs.cache_clear()

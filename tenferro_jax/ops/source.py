@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import DTypeError, InvalidConfig
-from ..shapes import Shaped
 from .fields import Array, DType, Size
 from .op import StdTensorOp, op
 
@@ -41,9 +39,8 @@ class Iota(StdTensorOp, function=lax.broadcasted_iota):
 
 @op
 class DimensionValue(StdTensorOp, function=jnp.asarray):
-    """A dimension expression as a scalar of an integer dtype.
+    """A dimension expression as a scalar of a dtype.
 
-    C1: an integer dtype.
     Gradient: none, it has no input.
     Example: DimensionValue(7, np.dtype("int32")).apply() = 7
     """
@@ -51,15 +48,6 @@ class DimensionValue(StdTensorOp, function=jnp.asarray):
     input_count = 0
     dim: Size
     dtype: DType
-
-    def check(self, *operands: Shaped) -> None:
-        """C1."""
-        if not jnp.issubdtype(self.dtype, jnp.integer) or isinstance(self.dim, float | bool):
-            raise DTypeError(
-                where="DimensionValue",
-                given=f"dimension {self.dim!r} as {self.dtype}",
-                needed="an integer or a dimension, an integer dtype",
-            )
 
 
 @op
@@ -90,20 +78,12 @@ class StopGradient(StdTensorOp, function=lax.stop_gradient):
 class OptimizationBarrier(StdTensorOp):
     """Its inputs, unchanged; the compiler neither moves nor merges work across it.
 
-    C1: at least one input.
     Gradient: linear, through another barrier.
     Example: OptimizationBarrier().apply(2.0) = [2.0]
     """
 
     input_count = None
     output_count = None
-
-    def check(self, *operands: Shaped) -> None:
-        """C1."""
-        if not operands:
-            raise InvalidConfig(
-                where="OptimizationBarrier", given="no input", needed="at least one"
-            )
 
     def apply(self, *xs: jax.Array) -> list[jax.Array]:
         return lax.optimization_barrier(xs)

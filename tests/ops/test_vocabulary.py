@@ -731,9 +731,7 @@ REFUSED = [
     (conversion.Conj(), meta(3, dtype=I32)),
     (source.ShapeOf(-1), meta(3)),
     (source.DimensionValue(7.5, I32),),
-    (source.DimensionValue(7, F),),
     (source.DimensionValue(2**40, I32),),
-    (source.OptimizationBarrier(),),
     (structural.PadToMatch(-1), meta(2), meta(3)),
     (indexing.Gather((), (0,), (0,), (1,), out_of_bounds="clip"), meta(2), meta(1, 1, dtype=I32)),
     (
