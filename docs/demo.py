@@ -165,7 +165,7 @@ def main():
     print(graph, *map(str, routes(classify, test_x)), sep="\n")
     program = load_exported(path)
     print(
-        f"exported {path}: {size:,} bytes for {', '.join(program.platforms)}; extension families "
+        f"exported {path}: {size:,} bytes for {', '.join(program.manifest.platforms)}; extension families "
         f"{', '.join(program.families)}"
     )
     scores = np.asarray(classify(test_x))

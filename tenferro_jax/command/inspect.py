@@ -102,7 +102,7 @@ def _of_program(program: ExportedProgram) -> dict[str, Any]:
         "outputs": _named(exported.out_tree, exported.out_avals, "out"),
         "version": f"JAX {manifest.jax}, {convention}; here is JAX {jax.__version__}",
         "constraints": list(program.constraints),
-        "platforms": list(program.platforms),
+        "platforms": list(program.manifest.platforms),
         "devices": exported.nr_devices,
         "vjp_order": program.vjp_order,
         "extensions": _families(calls[0], list(itertools.chain(*calls))),

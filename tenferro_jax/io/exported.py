@@ -79,11 +79,6 @@ class ExportedProgram:
         """How many times the program can be differentiated in reverse mode."""
         return len(self.manifest.extensions) - 1
 
-    @property
-    def platforms(self) -> tuple[str, ...]:
-        """The platforms of the program."""
-        return tuple(self.exported.platforms)
-
     def ops(self) -> tuple[ExtensionOp, ...]:
         """The extension ops that the program was lowered from, in order, read back by their
         registered factories.
@@ -188,7 +183,7 @@ class ExportedProgram:
         devices = f"; {counted(count, 'device')}" if count > 1 else ""
         return (
             f"ExportedProgram(({inputs}) -> ({outs}); platforms "
-            f"{', '.join(self.platforms)}{devices}; extensions {families}{gradients})"
+            f"{', '.join(self.manifest.platforms)}{devices}; extensions {families}{gradients})"
         )
 
     def to_bytes(self) -> bytes:

@@ -157,7 +157,7 @@ def test_a_file_runs_as_when_it_was_written_or_names_both_versions(path):
         return
     program = tj.load_exported(path)
     args = write.inputs(name)
-    if current_platform() not in program.platforms:
+    if current_platform() not in program.manifest.platforms:
         ends_in(lambda: program.call(*args), Unsupported, "exported for platforms .*is used on")
         return
     want, got = judge(name, args), program.call(*args)
