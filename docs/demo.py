@@ -165,8 +165,8 @@ def main():
     print(graph, *map(str, routes(classify, test_x)), sep="\n")
     program = load_exported(path)
     print(
-        f"exported {path}: {size:,} bytes for {', '.join(program.manifest.platforms)}; extension families "
-        f"{', '.join(program.families)}"
+        f"exported {path}: {size:,} bytes for {', '.join(program.manifest.platforms)}; extension "
+        f"families {', '.join(program.families)}"
     )
     scores = np.asarray(classify(test_x))
     files = [out / "images.npy", out / "scores.npy"]

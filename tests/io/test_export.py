@@ -345,7 +345,7 @@ def test_a_program_for_two_devices(kind, tmp_path, capsys):
         Unsupported,
         "given a call on 1 device; needed 2 devices, the number that it was exported for",
     )
-    assert main(["inspect", "--json", str(tmp_path / "two.bin")]) == 0
+    assert main(["inspect", str(tmp_path / "two.bin")]) == 0
     assert json.loads(capsys.readouterr().out)["devices"] == 2
 
 
