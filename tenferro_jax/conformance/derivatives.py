@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ..errors import ADRuleError
+from ..extension.carrier import Extension
 from ..extension.contract import inherited
 from ..extension.rules import absent, is_stated, linearize, present
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
@@ -305,11 +306,14 @@ def _others(view: Smooth, mask: Mask, zero: bool) -> Sequence[np.ndarray]:
     ]
 
 
+MULTIPLIES = ("mul", "dot_general", "div")
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
 
 
+ADDS = ("add", "add_any", "sub")
+
 Traced = frozenset[str]
-"""Whether a value in a rule is computed from a "tangent", and whether it is a "zero"."""
+"""From which of "zero", "tangent" and "primal" a value in a rule is computed."""
 
 
 def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
@@ -345,7 +349,7 @@ def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
 
 def _emitted(subject: OpSubject, view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
     """The traced rule for some active inputs: the outputs that get a tangent, the inputs of each,
-    and how often zeros that the rule made meet another value.
+    and the number of sums with a term, and of products with a factor, of zeros that the rule made.
     """
     rule = subject.rule()
     metas = [meta_of(x) for x in view.inputs]
@@ -369,7 +373,8 @@ def _emitted(subject: OpSubject, view: Smooth, mask: Mask) -> tuple[list[int], l
         [struct(metas[i]) for i in mask],
     )
     closed = jax.make_jaxpr(run)(primals, outs, given)
-    arguments = [Traced()] * (len(primals) + len(outs)) + [Traced({"tangent"})] * len(given)
+    arguments = [Traced({"primal"})] * (len(primals) + len(outs))
+    arguments += [Traced({"tangent"})] * len(given)
     return numbers, *_walk(closed, arguments)
 
 
@@ -392,7 +397,11 @@ def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced
             has_zero = any(
                 "zero" in t and atom.aval.shape for t, atom in zip(given, eqn.invars, strict=True)
             )  # a number is not a tensor
-            terms += has_zero and len(given) > 1
+            multiplies = eqn.primitive.name in MULTIPLIES or isinstance(
+                eqn.params.get("op"), Extension
+            )
+            a_factor = multiplies and "primal" in found and "tangent" not in found
+            terms += has_zero and (eqn.primitive.name in ADDS or a_factor)
             outs = [found if len(given) == 1 else found - {"zero"}] * len(eqn.outvars)
         known.update(zip(eqn.outvars, outs, strict=True))
     return [look(atom) for atom in jaxpr.outvars], terms
