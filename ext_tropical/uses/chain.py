@@ -175,7 +175,7 @@ class Chain:
           >>> print(jnp.exp(chain.log_partition()).round(3))  # 2**3 sequences
           8.0
         """
-        return partition(self, "Chain.log_partition")
+        return partition(self, "Chain.log_partition", ChainScore)
 
     def marginals(self) -> ChainMarginals:
         """The posterior: probabilities of states, and expected numbers of transitions.
@@ -324,11 +324,11 @@ def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring |
     return ChainPath(*mapped(where, functools.partial(apply, op), arrays, *op.ranks))
 
 
-def partition(chain: Chain, where: str, *, by_emission: bool = False) -> jax.Array:
-    """The score of all sequences, if asked with derivatives by the emission alone."""
+def partition(chain: Chain, where: str, family: type[ChainScore]) -> jax.Array:
+    """The score of all sequences by an op of this class."""
     op, arrays = _checked(chain, where, _ALL)
-    run = functools.partial(apply, dataclasses.replace(op, by_emission=by_emission))
-    return mapped(where, run, arrays, *op.ranks)[0]
+    op = family(op.semiring, op.band, op.has_length, op.has_columns)
+    return mapped(where, functools.partial(apply, op), arrays, *op.ranks)[0]
 
 
 def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:

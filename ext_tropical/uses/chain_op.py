@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -76,12 +76,10 @@ class ChainOp(ExtensionOp):
 
     @property
     def asks(self) -> int:
-        """The number of the question: 0 the score, 1 with details, 3 with the derivatives by the
-        emission alone, 2 samples, whose last input is uniforms (N, T).
+        """The number of the question: 0 the score, 1 with details, 2 samples, whose last input is
+        uniforms (N, T), 3 the score with the derivatives by the emission alone.
         """
-        if isinstance(self, ChainSamples):
-            return 2
-        return 3 if self.detailed and self.by_emission else int(self.output_count > 1)
+        return 2 if isinstance(self, ChainSamples) else int(self.output_count > 1)
 
     @property
     def input_count(self) -> int:
@@ -163,8 +161,6 @@ class ChainScore(OfSemiring, ChainOp):
         Under log_sum_exp the derivatives by the three inputs, which are the expected uses: 0 if no
         sequence is possible and behind the length; else NaN if the score is NaN or inf.
       curved: whether these derivatives are differentiated.
-      by_emission: whether sums are not differentiated by initial and transition, so that there are
-        no derivatives by them.
     """
 
     semiring: SemiringKey
@@ -174,7 +170,7 @@ class ChainScore(OfSemiring, ChainOp):
     k: int = 0
     detailed: bool = False
     curved: bool = False
-    by_emission: bool = False
+    moving: ClassVar[tuple[int, ...]] = 0, 1, 2  # the inputs by which sums have derivatives
 
     def __post_init__(self) -> None:
         OfSemiring.__post_init__(self)
@@ -205,11 +201,6 @@ class ChainScore(OfSemiring, ChainOp):
         if isinstance(self.algebra, LogSumExp):
             return (1 + len(self.moving)) if self.detailed else 1
         return 2 if self.detailed or self.k else 1
-
-    @property
-    def moving(self) -> Sequence[int]:
-        """The inputs by which sums have derivatives."""
-        return (2,) if self.by_emission else (0, 1, 2)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         emission = self.checked(inputs)
@@ -266,6 +257,20 @@ class ChainScore(OfSemiring, ChainOp):
         if not self.curved:
             return score, *[None] * len(self.moving)
         return score, *tangent_of(lambda *xs: tuple(self.in_steps(*xs)[1:]), primals, moved)
+
+
+@extension_op(package="tenferro-ext-tropical", name="chain_by_emission", version=1)
+class ChainByEmission(ChainScore):
+    """The score of all sequences, where initial and transition are constants: it has no derivatives
+    by them.
+    """
+
+    moving = (2,)
+
+    @property
+    def asks(self) -> int:
+        """0 the score, 3 with the derivatives by the emission."""
+        return 3 if self.detailed else 0
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_samples", version=1)
@@ -334,7 +339,7 @@ def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
     return outs
 
 
-for family in (ChainScore, ChainSamples):
+for family in (ChainScore, ChainByEmission, ChainSamples):
     family.runtimes = ExtensionRuntimeSet(
         Kernel(family.family_id, "cpu", _run, _declines, "native", _eager)
     )

@@ -15,6 +15,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
 from .chain import Chain, mapped, narrow, partition, require_numbers
+from .chain_op import ChainByEmission
 from .chain_recurrence import each_state
 
 
@@ -173,7 +174,7 @@ def ctc_loss(
     # away here is a constant, and given back with its derivative, which so needs no other sums.
     kept = lax.stop_gradient(whole)
     chain = _chain(blank, arrays[0] - kept, *arrays[1:])
-    score = partition(chain, "ctc_loss", by_emission=True)
+    score = partition(chain, "ctc_loss", ChainByEmission)
     moved = mapped("ctc_loss", _within, [whole - kept, arrays[2], score], 2, 0, 0)
     return jnp.maximum(-score, 0) + moved
 

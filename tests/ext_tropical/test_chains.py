@@ -2,7 +2,6 @@
 the library against the recurrence over times.
 """
 
-import dataclasses
 import functools
 import itertools
 
@@ -19,7 +18,7 @@ from ext_tropical import Chain, log_sum_exp, viterbi
 from ext_tropical.algebra.semiring import SemiringKey
 from ext_tropical.step.native.library import native, target
 from ext_tropical.uses import chain_op
-from ext_tropical.uses.chain_op import ChainSamples, ChainScore
+from ext_tropical.uses.chain_op import ChainByEmission, ChainSamples, ChainScore
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
@@ -572,7 +571,7 @@ def test_posteriors_and_samples_are_those_of_the_recurrence(
         lengths = np.where(np.arange(count) % 11 == 0, 0, arrays[3]).astype(np.int32)
         op = ChainScore(SemiringKey.of(log_sum_exp()), band, True, detailed=True)
         found, lowered = both_ways(op, [*arrays[:3], lengths])
-        few = dataclasses.replace(op, by_emission=True)
+        few = ChainByEmission(op.semiring, band, True, detailed=True)
         for got in (
             found,
             *([x[0], *[None] * 2, x[1]] for x in both_ways(few, [*arrays[:3], lengths])),
@@ -602,7 +601,7 @@ def test_the_direct_call_and_the_program(states, count, band, memory, monkeypatc
         (ChainScore("max_plus", band, detailed=True), tables),
         (ChainScore("max_plus", band, k=20), tables),
         (ChainScore(log_sum_exp(), band, detailed=True), tables),
-        (ChainScore(log_sum_exp(), band, detailed=True, by_emission=True), tables),
+        (ChainByEmission(log_sum_exp(), band, detailed=True), tables),
         (ChainSamples(band), [*tables, uniforms]),
     ):
         lowered = apply(op, *arrays, runtimes=type(op).runtimes.only(RouteKind.LOWERING))
@@ -647,8 +646,7 @@ def test_an_exported_program_needs_no_library():
 
 def test_a_score_by_its_emission_alone_has_no_other_derivative():
     tables = [x[0] for x in chains(11, 1, 2, 3)[:3]]
-    op = ChainScore(log_sum_exp(), 2, by_emission=True)
-    whole = dataclasses.replace(op, by_emission=False)
+    op, whole = (family(log_sum_exp(), 2) for family in (ChainByEmission, ChainScore))
     for order in (jax.grad, lambda f, at: jax.jacrev(jax.grad(f, at), at)):
         got, want = (order(lambda *xs, op=op: apply(op, *xs)[0], 2)(*tables) for op in (op, whole))
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
