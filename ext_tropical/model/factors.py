@@ -1,4 +1,4 @@
-"""Variables and tables of scores: how a network is made, read and printed."""
+"""Variables and tables of scores: how a network is made, read, written and printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum import parse_equation
-from tenferro_jax.errors import InvalidConfig, shortened
+from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
 
 from ..algebra.semiring import Semiring
 from ..network.tropical_einsum import tropical_einsum
@@ -158,6 +158,36 @@ class Factors:
         net = cls.__new__(cls)
         net._set(*values)
         return net
+
+    def to_uai(self, path: str | os.PathLike[str]) -> None:
+        """Write the network in UAI format, MARKOV, entries exp(score). Variables named 0, 1, ... up
+        to their number keep their names, others are numbered in their order here.
+
+        Raises:
+          ArtifactError: an entry that is infinite, or 0 though its score is finite.
+          Unsupported: tables inside a transform.
+          OSError: the file cannot be written.
+
+        Example:
+          >>> import pathlib, tempfile
+          >>> from ext_tropical import Network
+          >>> path = pathlib.Path(tempfile.mkdtemp(), "pair.uai")
+          >>> Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).to_uai(path)
+          >>> print(path.read_text().splitlines()[-1])
+          1.0 1.0 1.0 0.0
+        """
+        if any(isinstance(x, jax.core.Tracer) for x in self.tables):
+            raise Unsupported(
+                where="Network.to_uai",
+                given="tables inside a transform",
+                needed="concrete tables",
+                fix="Write outside jit, vmap and grad.",
+            )
+        names: list[Any] = list(self.variables)
+        if set(names) == set(range(len(names))):
+            names.sort()
+        number = {name: i for i, name in enumerate(names)}
+        uai.write(path, [[number[name] for name in scope] for scope in self.scopes], self.tables)
 
     @property
     def variables(self) -> dict[Variable, int]:

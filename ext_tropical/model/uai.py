@@ -13,8 +13,10 @@ import math
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from tenferro_jax.errors import ArtifactError
 
@@ -71,6 +73,39 @@ def read_evidence(path: str | os.PathLike[str]) -> dict[int, int]:
         observed[variable] = words.integer("a value", 0)
     words.end()
     return observed
+
+
+def write(
+    path: str | os.PathLike[str], scopes: Sequence[Sequence[int]], scores: Sequence[ArrayLike]
+) -> None:
+    """Write a model, MARKOV, whose entries are exp(score) in as many digits as they need.
+
+    Raises:
+      ArtifactError: an entry is not finite, or 0 though its score is finite.
+      OSError: the file cannot be written.
+    """
+    with np.errstate(over="ignore"):
+        tables = [np.exp(np.asarray(x, np.float64)) for x in scores]
+    for i, (table, given) in enumerate(zip(tables, scores, strict=True)):
+        lost = (table == 0) & (np.asarray(given, np.float64) > -np.inf)
+        if not np.isfinite(table).all() or lost.any():
+            raise ArtifactError(
+                where=f"{os.fspath(path)}, table {i}",
+                given=f"scores of {np.min(given)} to {np.max(given)}",
+                needed="scores whose exp is finite, and above 0 where they are above -inf",
+                fix="Subtract the largest score of the table from all its entries.",
+            )
+    sizes = {
+        variable: size
+        for scope, table in zip(scopes, tables, strict=True)
+        for variable, size in zip(scope, table.shape, strict=True)
+    }
+    lines = ["MARKOV", str(len(sizes)), " ".join(str(sizes[x]) for x in sorted(sizes))]
+    lines.append(str(len(scopes)))
+    lines += [" ".join(map(str, (len(scope), *scope))) for scope in scopes]
+    for table in tables:
+        lines += ["", str(table.size), " ".join(repr(float(x)) for x in table.ravel())]
+    pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _scope(words: _Words, variables: int) -> tuple[int, ...]:

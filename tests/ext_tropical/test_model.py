@@ -14,7 +14,7 @@ import scipy.stats
 
 from ext_tropical import Network
 from ext_tropical.model.chain_form import chain_form
-from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import ends_in
 from ..sweep import times
@@ -385,6 +385,7 @@ PAIR = Network("ab->", np.zeros((2, 3)))
         (lambda: Network.from_factors({}), InvalidConfig, "at least one"),
         (lambda: Network.from_factors(None), InvalidConfig, "a mapping"),
         (lambda: Network("a,a->", np.float32([0]), np.float64([0])), DTypeError, "one dtype"),
+        (lambda: jax.jit(lambda n: n.to_uai("x"))(PAIR), Unsupported, "concrete tables"),
         (lambda: Network("a->", np.array([np.inf, 0])).entropy(), InvalidConfig, "NaN or inf"),
         (lambda: Network("a->", np.array([np.nan, 0])).marginals(), InvalidConfig, "NaN or inf"),
         *(
@@ -461,11 +462,36 @@ def test_evidence_of_both_kinds_is_read(tmp_path, text):
     assert float(net.log_partition()) == float(want.log_partition())
 
 
+@pytest.mark.parametrize("names", ["uvwxyz", (3, 0, 5, 1, 4, 2), (9, 7, 5, 3, 2, 1)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_network_is_written_and_read(tmp_path, seed, names):
+    """Variables named 0 to 5 keep their names, others are numbered as they come."""
+    tables = {tuple(names["uvwxyz".index(x)] for x in s): t for s, t in factors(seed).items()}
+    net = Network.from_factors(tables)
+    net.to_uai(tmp_path / "net.uai")
+    again = Network.from_uai(tmp_path / "net.uai")
+    order = sorted(net.variables) if set(names) == set(range(6)) else list(net.variables)
+    assert again.variables == {order.index(x): size for x, size in net.variables.items()}
+    marginals = again.marginals()
+    for name, values in net.marginals().items():
+        np.testing.assert_allclose(marginals[order.index(name)], values, rtol=1e-11, atol=1e-14)
+    for table, read in zip(net.tables, again.tables, strict=True):
+        np.testing.assert_allclose(read, table, rtol=1e-14, atol=1e-15)
+    assert float(again.entropy()) == pytest.approx(float(net.entropy()), rel=1e-12)
+
+
 def test_variables_without_a_factor_and_comments(tmp_path):
     (tmp_path / "net.uai").write_text("c two coins\nMARKOV\n2\n2 3\n1\n1 0\n\n2\n .25 7.5e-1\n")
     net = Network.from_uai(tmp_path / "net.uai")
     assert net.variables == {0: 2, 1: 3}
     np.testing.assert_allclose(net.marginals()[1], 1 / 3, rtol=1e-12)
+
+
+def test_scores_whose_exp_is_infinite_are_not_written(tmp_path):
+    for scores in ([0.0, 1000.0], [-1000.0, 0.0], [np.nan, 0.0]):
+        net = Network("a->", np.array(scores))
+        ends_in(lambda: net.to_uai(tmp_path / "net.uai"), ArtifactError, "scores whose exp")
+    assert not (tmp_path / "net.uai").exists()
 
 
 SMALL = "BAYES 2 2 3 2 1 0 2 0 1 2 .4 .6 6 .1 .2 .7 1 0 0"

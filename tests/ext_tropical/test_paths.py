@@ -1,5 +1,5 @@
 """Shortest paths against relaxations written out, SciPy and every path; their gradients against
-differences.
+differences; segments against NumPy.
 """
 
 import dataclasses
@@ -26,12 +26,15 @@ from ext_tropical.uses.path_op import PathSearch, TreeSums
 from ext_tropical.uses.paths import (
     EdgeGraph,
     shortest_paths,
+    sparse_matvec,
 )
+from ext_tropical.uses.segments import segment_max, segment_min
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
 from ..helpers import close, equal, passes
+from ..oracles import ALGEBRAS, object_einsum
 from ..sweep import times
 from .judges import OWN, nothing_compiled, refusals
 
@@ -454,6 +457,64 @@ def test_an_exported_program():
     np.testing.assert_array_equal(got, ask(weights, np.arange(2)))
 
 
+# --- segments -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_segments(dtype):
+    rng = np.random.default_rng(0)
+    for way, of in ((segment_max, np.max), (segment_min, np.min)):
+        for _ in range(times(5)):
+            data = rng.integers(0, 4, 40).astype(dtype)
+            if dtype != np.int32 and rng.random() < 0.5:
+                data[rng.random(40) < 0.1] = rng.choice([np.nan, -np.nan, INF, -INF])
+            ids = rng.integers(-1, 12, 40)
+            value, winner = jax.jit(way, static_argnums=2)(data, ids, 11)
+            for k in range(11):
+                own = np.flatnonzero(ids == k)
+                if not len(own):
+                    assert winner[k] == -1
+                    continue
+                best = of(data[own])
+                hits = own[(data[own] == best) | np.isnan(data[own])]
+                np.testing.assert_array_equal(value[k], best)
+                assert winner[k] == (hits[np.isnan(data[hits])][:1].tolist() or hits.tolist())[0]
+    slope = jax.grad(lambda x: segment_max(x, np.array([0, 0, 1, 1]), 3).value[:2].sum())
+    np.testing.assert_array_equal(slope(np.array([2.0, 2.0, 1.0, 3.0])), [1, 0, 0, 1])
+    assert segment_min(np.zeros(0), np.zeros(0, int), 2).winner.tolist() == [-1, -1]
+    assert segment_max([1.0, 2.0, 3.0], np.int8([0, 1, -1]), 300).winner[:3].tolist() == [0, 1, -1]
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(np.arange(8.0), jax.NamedSharding(mesh, P("d")))
+        assert segment_max(x, np.arange(8) % 3, 3).winner.tolist() == [6, 7, 5]
+
+
+@pytest.mark.parametrize("semiring", ["max_plus", "min_plus", "max_mul", "min_max", "or_and"])
+def test_products_with_vectors(semiring):
+    graph, weights = random_graph(0, nodes=9, edges=20)
+    pairs = np.stack([graph.senders, graph.receivers], 1)
+    _, one = np.unique(pairs, axis=0, return_index=True)
+    graph, weights = EdgeGraph(*pairs[one].T, 9), weights[one]
+    x = np.random.default_rng(0).integers(0, 9, 9).astype(float)
+    if semiring == "or_and":
+        weights, x = weights > 20, x > 4
+    dense = np.full((9, 9), ALGEBRAS[semiring].zero, weights.dtype)
+    dense[np.asarray(graph.senders), np.asarray(graph.receivers)] = weights
+    got = sparse_matvec(graph, weights, x, semiring=semiring)
+    np.testing.assert_array_equal(got.value, object_einsum(semiring, "i,ij->j", x, dense))
+    if semiring != "or_and":
+        fn = lambda w, x: sparse_matvec(graph, w, x, semiring=semiring).value
+        out = np.asarray(got.winner) >= 0
+        slope = jax.grad(lambda w: jnp.where(out, fn(w, x), 0).sum())(weights)
+        want = np.zeros_like(weights)
+        at = np.asarray(got.winner)[out]
+        used = {"max_mul": x[np.asarray(graph.senders)[at]]}.get(semiring, 1.0)
+        if semiring == "min_max":
+            used = (weights[at] > x[np.asarray(graph.senders)[at]]).astype(float)
+        np.add.at(want, at, used)
+        np.testing.assert_array_equal(slope, want)
+
+
 TWO = EdgeGraph([0, 1], [1, 0], 2)
 test_refusals = refusals(
     (
@@ -497,4 +558,7 @@ test_refusals = refusals(
     ),
     (InvalidConfig, "payload", lambda: PathSearch(max_plus, 3)),
     (InvalidConfig, "payload", lambda: PathSearch(min_plus, -1)),
+    (ShapeError, "segment_max", lambda: segment_max(np.ones(2), np.arange(3), 2)),
+    (DTypeError, "segment_ids", lambda: segment_min(np.ones(2), np.ones(2), 2)),
+    (ShapeError, "x of shape", lambda: sparse_matvec(TWO, np.ones(2), np.ones(3))),
 )
