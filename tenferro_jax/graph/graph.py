@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import os
+import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -36,7 +39,7 @@ from ..shapes import (
     x64_enabled,
 )
 from . import pictures
-from .printing import leaf_names, op_name, op_text
+from .printing import leaf_names, op_name, op_text, payload_texts
 
 HEAD, TAIL = 20, 10
 """How many nodes `repr` shows at the start and at the end of a large graph."""
@@ -218,23 +221,47 @@ class Graph(Sealed):
         """
         return pictures.mermaid(self._boxes())
 
+    def dot(self) -> str:
+        """The graph in the DOT language of Graphviz."""
+        return pictures.dot(self._boxes())
+
+    def model_explorer(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph into a JSON file for Google's Model Explorer: `model-explorer PATH`."""
+        drawn = {"id": "graph", "nodes": list(pictures.model_explorer(self._boxes()))}
+        pathlib.Path(path).write_text(json.dumps({"label": "tenferro_jax", "graphs": [drawn]}))
+
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         drawn = {"text/vnd.mermaid": self.mermaid()} if len(self.nodes) <= DRAWN else {}
         return {"text/plain": repr(self), **drawn}
 
-    def _boxes(self) -> list[pictures.Box]:
+    def _boxes(self, prefix: str = "n") -> list[pictures.Box]:
         """A box for each input, node and output, each after those that it reads."""
-        boxes = [
-            pictures.Box("input", f"{name}\n{meta}", (), (i,))
-            for i, (name, meta) in enumerate(zip(self.input_names, self.input_metas, strict=True))
-        ]
+        boxes: list[pictures.Box] = []
+        made: list[tuple[str, int]] = []  # of each value: its box, its place among the box's values
+        for title, meta in zip(self.input_names, self.input_metas, strict=True):
+            name = f"{prefix}{len(boxes)}"
+            boxes.append(pictures.Box(name, "input", title, {}, [str(meta)], []))
+            made.append((name, 0))
         for node, outs in self.steps():
-            op, types = node.op, [str(self.metas[i]) for i in outs]
-            inside = {f"{op_name(op)}, {place}": body._boxes() for place, body in named_bodies(op)}
-            label = pictures.label_of(op, types)
-            boxes.append(pictures.Box(pictures.kind_of(op), label, node.inputs, outs, inside))
-        for name, value in zip(leaf_names(self.out_tree), self.outputs, strict=True):
-            boxes.append(pictures.Box("output", f"return {name}".rstrip(), (value,), ()))
+            op, name = node.op, f"{prefix}{len(boxes)}"
+            boxes.append(
+                pictures.Box(
+                    name,
+                    pictures.kind_of(op),
+                    op_name(op),
+                    payload_texts(op),
+                    [str(self.metas[i]) for i in outs],
+                    [made[i] for i in node.inputs],
+                    {
+                        place: body._boxes(f"{name}_{k}_")
+                        for k, (place, body) in enumerate(named_bodies(op))
+                    },
+                )
+            )
+            made.extend((name, k) for k in range(len(outs)))
+        for place, value in zip(leaf_names(self.out_tree), self.outputs, strict=True):
+            name, title = f"{prefix}{len(boxes)}", f"return {place}".rstrip()
+            boxes.append(pictures.Box(name, "output", title, {}, [], [made[value]]))
         return boxes
 
     # --- running it as JAX ---

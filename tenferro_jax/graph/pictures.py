@@ -1,16 +1,16 @@
-"""Boxes and arrows as a flowchart of Mermaid."""
+"""Boxes and arrows for Mermaid, for Graphviz and for Google's Model Explorer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..errors import shortened
 from ..extension.carrier import Extension
 from ..extension.registry import MissingExtension
 from ..ops.op import StdTensorOp
 from ..ops.vocabulary import ROOMS
-from .printing import op_name, payload_texts, plain
+from .printing import plain
 
 _DARK = "#1c2430"
 LOOKS = {
@@ -53,31 +53,87 @@ class Box(NamedTuple):
     """The box of an input, a node or an output of a graph.
 
     Attributes:
+      name: unique in a picture.
       kind: "input", "output", or a kind of op; it decides the colours.
-      label: what is written in it.
-      reads: the numbers of the values that it reads.
-      gives: the numbers of the values that it makes.
-      bodies: the boxes of each body of control flow, by its title.
+      title: of the argument, the op or the result.
+      fields: the payload of the op, as text, without defaults.
+      types: of the values that it makes.
+      reads: what it reads: names of boxes, and the place among the values that each makes.
+      bodies: the boxes of each body of control flow, by its place in the op.
     """
 
+    name: str
     kind: str
-    label: str
-    reads: Sequence[int]
-    gives: Sequence[int]
+    title: str
+    fields: Mapping[str, str]
+    types: Sequence[str]
+    reads: Sequence[tuple[str, int]]
     bodies: Mapping[str, Sequence[Box]] = {}
 
+    @property
+    def label(self) -> str:
+        """Its title and types; the payload too where it says what the op is."""
+        told = self.fields.items() if self.kind in ("constant", "extension") else ()
+        payload = shortened(", ".join(f"{name}={value}" for name, value in told))
+        return "\n".join(filter(None, [self.title, payload, ", ".join(self.types)]))
 
-def label_of(op: StdTensorOp, types: Sequence[str]) -> str:
-    """The name of an op and its types; the payload too where it says what the op is."""
-    is_told = kind_of(op) in ("constant", "extension")
-    told = payload_texts(op).items() if is_told else ()
-    payload = shortened(", ".join(f"{name}={value}" for name, value in told))
-    return "\n".join(filter(None, [op_name(op), payload, ", ".join(types)]))
+
+class _Language(NamedTuple):
+    """How a box, an arrow, the first and last line of a group, and a label are written."""
+
+    box: str
+    arrow: str
+    begin: str
+    end: str
+    quoted: Callable[[str], str]
+
+    def lines(self, boxes: Sequence[Box], indent: str = "  ") -> Iterator[str]:
+        """Every box after those that it reads; the bodies of an op are groups beside its box."""
+        for box in boxes:
+            fill, border, colour = LOOKS[box.kind]
+            yield indent + self.box.format(
+                name=box.name,
+                label=self.quoted(box.label),
+                kind=box.kind,
+                look=f'fillcolor="{fill}" color="{border}" fontcolor="{colour}"',
+            )
+            yield from (indent + self.arrow.format(name, box.name) for name, _ in box.reads)
+            for k, (place, body) in enumerate(box.bodies.items()):
+                label = self.quoted(f"{box.title}, {place}")
+                yield indent + self.begin.format(name=f"{box.name}_{k}", label=label)
+                yield from self.lines(body, indent + "  ")
+                yield indent + self.end
+
+
+def _in_mermaid(text: str) -> str:
+    # Mermaid reads marks of HTML and Markdown in labels, and codes of characters after #.
+    escaped = "".join(
+        c if c.isalnum() or c in " \n.,_-=>[]()':%" else f"#{ord(c)};"
+        for c in plain(text, kept="\n")
+    )
+    return '"' + escaped.replace("\n", "<br/>") + '"'
+
+
+def _in_dot(text: str) -> str:
+    escaped = plain(text, kept="\n").replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("\n", "\\n") + '"'
+
+
+_MERMAID = _Language(
+    "{name}[{label}]:::{kind}", "{} --> {}", "subgraph {name}[{label}]", "end", _in_mermaid
+)
+_DOT = _Language(
+    "{name} [label={label} {look}]",
+    "{} -> {}",
+    "subgraph cluster_{name} {{ label={label}",
+    "}",
+    _in_dot,
+)
 
 
 def mermaid(boxes: Sequence[Box]) -> str:
-    """The boxes as a flowchart; bodies are subgraphs."""
-    drawn = "\n".join(["flowchart TD", *_lines(boxes, "n", "  ")])
+    """The boxes as a flowchart of Mermaid; bodies are subgraphs."""
+    drawn = "\n".join(["flowchart TD", *_MERMAID.lines(boxes)])
     looks = [
         f"  classDef {kind} fill:{fill},stroke:{border},color:{colour}"
         for kind, (fill, border, colour) in LOOKS.items()
@@ -86,24 +142,31 @@ def mermaid(boxes: Sequence[Box]) -> str:
     return "\n".join([drawn, *looks]) + "\n"
 
 
-def _lines(boxes: Sequence[Box], prefix: str, indent: str) -> Iterator[str]:
-    """Every box after those that it reads; the bodies of an op are groups beside its box."""
-    made: dict[int, str] = {}
-    for number, box in enumerate(boxes):
-        name = f"{prefix}{number}"
-        made.update(dict.fromkeys(box.gives, name))
-        yield f"{indent}{name}[{_quoted(box.label)}]:::{box.kind}"
-        yield from (f"{indent}{made[value]} --> {name}" for value in box.reads)
-        for k, (title, body) in enumerate(box.bodies.items()):
-            yield f"{indent}subgraph {name}_{k}[{_quoted(title)}]"
-            yield from _lines(body, f"{name}_{k}_", indent + "  ")
-            yield f"{indent}end"
+def dot(boxes: Sequence[Box]) -> str:
+    """The boxes in the DOT language of Graphviz; bodies are clusters."""
+    head = ["digraph {", '  node [shape=box style="rounded,filled"]']
+    return "\n".join([*head, *_DOT.lines(boxes), "}"]) + "\n"
 
 
-def _quoted(text: str) -> str:
-    # Mermaid reads marks of HTML and Markdown in labels, and codes of characters after #.
-    escaped = "".join(
-        c if c.isalnum() or c in " \n.,_-=>[]()':%" else f"#{ord(c)};"
-        for c in plain(text, kept="\n")
-    )
-    return '"' + escaped.replace("\n", "<br/>") + '"'
+def model_explorer(boxes: Sequence[Box], namespace: str = "") -> Iterator[dict[str, Any]]:
+    """The boxes as nodes of Model Explorer; a body is a layer, which opens by a click. The keys are
+    those of `model_explorer.graph_builder`, in the package ai-edge-model-explorer.
+    """
+    for box in boxes:
+        yield {
+            "id": box.name,
+            "label": box.title,
+            "namespace": namespace,
+            "attrs": [{"key": name, "value": value} for name, value in box.fields.items()],
+            "incomingEdges": [
+                {"sourceNodeId": name, "sourceNodeOutputId": str(k), "targetNodeInputId": str(i)}
+                for i, (name, k) in enumerate(box.reads)
+            ],
+            "outputsMetadata": [
+                {"id": str(k), "attrs": [{"key": "tensor_shape", "value": shown}]}
+                for k, shown in enumerate(box.types)
+            ],
+        }
+        for place, body in box.bodies.items():
+            layer = f"{box.title} {box.name}, {place}"
+            yield from model_explorer(body, f"{namespace}/{layer}".lstrip("/"))

@@ -1,6 +1,9 @@
 """What graphs look like: their text and their pictures."""
 
+import json
 import re
+import shutil
+import subprocess
 
 import jax
 import jax.export
@@ -80,6 +83,43 @@ def test_mermaid(graph):
     assert {kind for _, kind in found["box"]} == {kind for (kind,) in found["look"]}
 
 
+@each_graph
+def test_dot(graph):
+    text = graph.dot()
+    assert [text.count(mark) for mark in (" [label=", " -> ", "subgraph ")] == list(counts(graph))
+    assert text.count("{") == text.count("}")
+    program = shutil.which("dot")
+    if program is not None:
+        subprocess.run([program, "-Tplain"], input=text.encode(), check=True, capture_output=True)
+
+
+KEYS = {"id", "label", "namespace", "attrs", "incomingEdges", "outputsMetadata"}
+EDGE = {"sourceNodeId", "sourceNodeOutputId", "targetNodeInputId"}
+"""The fields of model_explorer.graph_builder that are written."""
+
+
+@each_graph
+def test_the_file_for_model_explorer(graph, tmp_path):
+    """An edge comes from an output that there is, and a body is a layer of its own."""
+    graph.model_explorer(tmp_path / "graph.json")
+    found = json.loads((tmp_path / "graph.json").read_text())
+    ((name, nodes),) = (each.values() for each in found.pop("graphs"))
+    assert (name, found) == ("graph", {"label": "tenferro_jax"})
+    edges = [edge for node in nodes for edge in node["incomingEdges"]]
+    layers = {node["namespace"] for node in nodes} - {""}
+    assert [len(nodes), len(edges), len(layers)] == list(counts(graph))
+    assert all(node.keys() == KEYS for node in nodes)
+    assert all(edge.keys() == EDGE for edge in edges)
+    outputs = {node["id"]: [item["id"] for item in node["outputsMetadata"]] for node in nodes}
+    assert len(outputs) == len(nodes)
+    assert all(edge["sourceNodeOutputId"] in outputs[edge["sourceNodeId"]] for edge in edges)
+    told = [
+        pair for node in nodes for of in (node, *node["outputsMetadata"]) for pair in of["attrs"]
+    ]
+    assert all(list(map(type, pair.values())) == [str, str] for pair in told)
+    assert all(pair.keys() == {"key", "value"} for pair in told)
+
+
 def test_the_repr_of_a_large_graph_leaves_its_middle_out():
     graph, short = chain(1000), chain(30)
     lines, shown = str(graph).splitlines(), repr(graph).splitlines()
@@ -104,6 +144,7 @@ def test_what_a_box_says():
     )
     assert r"#35;#34;#92;#92;#60;b>#96;x#96;" in nasty.mermaid()
     assert "#92;x00#92;u202e" in nasty.mermaid()
+    assert r"#\"\\\\<b>`x`" in nasty.dot()
 
 
 def test_a_notebook_draws_small_graphs_and_writes_large_ones():
