@@ -25,6 +25,10 @@ WINNERS = 20
 """With at most so many candidates for a state one reduction gives value and winner, and the winners
 are kept. XLA CPU is slow with that for more, where the winners on the way back are found again.
 """
+BLOCK = 64
+"""So many times a message of logarithms keeps its shift: a new one at each takes XLA CPU a third
+longer.
+"""
 Op = Any  # a ChainOp, whose module imports this one
 
 # The message at t has for each state the score of what leads to it, its emission included. What
@@ -132,7 +136,7 @@ def messages_of(
     *others: jax.Array,
     winners: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The score; all messages, (T, S), under log_sum_exp less their maximum; and the last one.
+    """The score; all messages, (T, S), under log_sum_exp less some number each; and the last one.
     Behind the length they are that at its end. With winners, instead of all messages the number of
     the first best candidate of each state, int32 (T - 1, S).
     """
@@ -140,12 +144,7 @@ def messages_of(
     is_log = isinstance(algebra, LogSumExp)
     zero, one = (jnp.asarray(f(emission.dtype)) for f in (algebra.zero, algebra.one))
 
-    def less(x: jax.Array) -> Values:
-        """A message and its shift."""
-        shift = _shift(x)[0] if is_log else one
-        return (x - shift if is_log else x), shift
-
-    def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
+    def step(message: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
         t, seen, own = given
         matrix = transition[0] if own is None else own
         matrix, seen = (_kept(op, t < length, x, one) for x in (matrix, seen))
@@ -154,19 +153,33 @@ def messages_of(
             arrived, found = together(algebra, candidates, 0)
         else:
             arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
-        new, shift = less(algebra.times(arrived, seen))
-        new, shift = _kept(op, t < length, new, message), _kept(op, t < length, shift, one)
-        return new, (found if winners else new, shift)
+        new = _kept(op, t < length, algebra.times(arrived, seen), message)
+        return new, found if winners else new
 
-    transition = _ordered(op, transition)
-    first, shift = less(algebra.times(initial, emission[0]))
-    times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
+    def steps(message: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
+        run = jax.checkpoint(step, prevent_cse=False) if is_log else step  # candidates are not kept
+        return lax.scan(run, message, given)
+
+    def block(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
+        shift = _shift(message)[0]
+        last, kept = steps(message - shift, given)
+        return last, (kept, shift)
+
+    transition, count = _ordered(op, transition), emission.shape[0] - 1
+    first = algebra.times(initial, emission[0])
+    times = 1 + jnp.arange(count, dtype=jnp.int32)
     given = times, emission[1:], None if transition.shape[0] == 1 else transition
-    last, (kept, shifts) = lax.scan(  # of which derivatives keep no candidates
-        jax.checkpoint(step, prevent_cse=False) if is_log else step, first, given
-    )
-    score = _log_sum_exp(last) + (shift + jnp.sum(shifts)) if is_log else algebra.best(last, 0)
-    kept = kept if winners else jnp.concatenate([first[None], kept])
+    size = BLOCK if isinstance(count, int) else 1
+    whole = count // size * size if is_log else 0
+    last, kept, shifts = first, first[None], one
+    if whole != 0:
+        blocks = jax.tree.map(lambda x: x[:whole].reshape(whole // size, size, *x.shape[1:]), given)
+        last, (found, shifts) = lax.scan(block, first, blocks)
+        kept = jnp.append(kept, found.reshape(whole, *found.shape[2:]), 0)
+    if whole != count or winners:
+        last, found = steps(last, jax.tree.map(lambda x: x[whole:], given))
+        kept = found if winners else jnp.append(kept, found, 0)
+    score = _log_sum_exp(last) + jnp.sum(shifts) if is_log else algebra.best(last, 0)
     return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), kept, last
 
 
