@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .both_modes import both_modes
-from .errors import InvalidConfig, TenferroError, Unsupported, require_capacity
+from .errors import InvalidConfig, TenferroError, Unsupported
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
 from .shapes import PyTree, is_inexact, struct, x64_enabled
@@ -216,7 +216,6 @@ class AdContext:
 
     def __init__(self, rules: ExtensionRuleSet | None = None, capacity: int = 128):
         require_rules(rules, "AdContext")
-        require_capacity(capacity, "AdContext")
 
         def derived(
             transform: Callable[..., Any], graph: Graph, argnums: Argnums, x64: bool, own: object

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ast
 import copyreg
+import functools
 import operator
 import re
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -198,10 +198,10 @@ def read_scope(constraints: Sequence[str]) -> jax.export.SymbolicScope:
     return scope
 
 
-_READABLE: weakref.WeakKeyDictionary[Any, tuple[jax.export.SymbolicScope, set[str]]] = (
-    weakref.WeakKeyDictionary()
-)
-"""For each scope the scope that a reader makes, and the dimensions that were read into it."""
+@functools.lru_cache(maxsize=64)
+def _read_again(scope: jax.export.SymbolicScope) -> jax.export.SymbolicScope:
+    """The scope that a reader makes."""
+    return read_scope(constraint_texts(scope))
 
 
 def readable_text(dimension: SymDim, where: str) -> str:
@@ -211,14 +211,9 @@ def readable_text(dimension: SymDim, where: str) -> str:
       Unsupported: a reader of pickles or files would refuse the text of the dimension or the
         constraints of its scope.
     """
-    text, scope = str(dimension), dimension.scope
+    text = str(dimension)
     try:
-        if scope not in _READABLE:
-            _READABLE[scope] = read_scope(constraint_texts(scope)), set()
-        trial, known = _READABLE[scope]
-        if text not in known:
-            read_dimension(text, trial)
-            known.add(text)
+        read_dimension(text, _read_again(dimension.scope))
     except Exception as error:  # the reader's, and those of JAX and of Python's parser
         raise Unsupported(
             where=where,

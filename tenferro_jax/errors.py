@@ -126,21 +126,6 @@ def require_kind(
     return value
 
 
-def require_capacity(capacity: object, where: str) -> None:
-    """Refuse what is no size of a cache.
-
-    Raises:
-      InvalidConfig: not a positive integer.
-    """
-    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-        raise InvalidConfig(
-            where=where,
-            given=f"capacity={capacity!r}",
-            needed="a positive integer",
-            fix="The default is 128.",
-        )
-
-
 # --- what cannot be done --------------------------------------------------------------------------
 
 

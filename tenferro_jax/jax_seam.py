@@ -38,9 +38,6 @@ from .errors import InvalidConfig, Unsupported
 
 ATTRIBUTE = "tenferro.ext"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-COMPATIBILITY = tuple(
-    n for n in dir(stablehlo.StablehloCompatibilityRequirement) if n.startswith(("WEEK_", "MAX"))
-)
 
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim: Callable[[object], bool] = jax.export.is_symbolic_dim  # type: ignore[assignment]

@@ -42,12 +42,10 @@ def refusal(value: object, where: str) -> InvalidConfig:
     )
 
 
-def enum_label(member: enum.Enum, where: str) -> str | int:
-    """The name of an enum member, the number of a combination of flags."""
+def enum_label(member: enum.Enum, where: str) -> str:
+    """The name of an enum member; a combination of flags has none."""
     if member.name in type(member).__members__:
         return member.name
-    if isinstance(member, enum.Flag):
-        return int(member.value)
     raise refusal(member, where)
 
 

@@ -117,21 +117,14 @@ def _kinds(hint: object) -> tuple[type, ...] | None:
 
 def _classes(hint: object) -> Iterator[type]:
     todo: list[Any] = [hint]
-    seen: list[Any] = []
     while todo:
         part = todo.pop()
-        if any(part is other for other in seen):  # a type alias may name itself
-            continue
-        seen.append(part)
         todo += typing.get_args(part)
         origin = typing.get_origin(part) or part
         if _is_value_class(origin):
             yield origin
         elif isinstance(part, enum.Enum):  # in a Literal
             yield type(part)
-        elif not isinstance(part, type):  # a NewType, a type alias
-            names = ("__supertype__", "__value__")
-            todo += [getattr(part, name) for name in names if hasattr(part, name)]
 
 
 def _is_value_class(hint: object) -> TypeGuard[type]:
@@ -255,8 +248,6 @@ def from_payload_json(text: str, cls: type) -> Any:
             kind, name = sole, label
             if isinstance(label, list):
                 kind, name = field.classes[label[0]], label[1]
-            if issubclass(kind, enum.Flag) and type(name) is int:
-                return kind(name)
             return kind.__members__[name]
 
         return read_value(

@@ -70,7 +70,7 @@ def _traced(fn: Callable[..., PyTree], args: Sequence[PyTree]) -> Iterator[Close
     except Exception:  # of the author's code, or what JAX lacks: the checks tell
         return
     yield traced
-    for carrier, metas in extensions_in(traced):
+    for carrier, metas, _ in extensions_in(traced):
         structs = [struct(meta) for meta in metas]
         yield from _traced(lambda *xs, c=carrier: lowering_body(c, xs), structs)
         for kernel in carrier.runtimes.kernels(carrier.op.family_id, current_platform()):

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from ..errors import InvalidConfig, require_capacity
+from ..errors import InvalidConfig
 from ..extension.carrier import Extension
 from ..extension.routes import Route, here, route_of
 from ..extension.runtimes import ExtensionRuntimeSet, RouteKind, require_runtimes
@@ -156,9 +156,6 @@ class Engine:
       runtimes: kernels and selected routes for the extensions of every graph, instead of those of
         each call.
 
-    Raises:
-      InvalidConfig: capacity is not a positive integer.
-
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from tenferro_jax import trace
@@ -178,7 +175,6 @@ class Engine:
         runtimes: ExtensionRuntimeSet | None = None,
     ):
         require_runtimes(runtimes, "Engine")
-        require_capacity(capacity, "Engine")
         self._runtimes = runtimes
         # Not of a method, so that programs are freed with their engine.
         self._programs = functools.lru_cache(capacity)(functools.partial(_compiled, runtimes))

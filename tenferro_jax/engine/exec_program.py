@@ -1,10 +1,9 @@
-"""Compiled programs: their instructions, the steps that run them, which are XLA segments and host
-calls; calls, costs, routes.
+"""Compiled programs: their instructions, and the steps that run them, which are XLA segments and
+host calls.
 """
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +19,6 @@ from ..extension.execution import read_only, run_host
 from ..extension.primitive import apply
 from ..extension.routes import Route
 from ..graph.graph import Graph
-from ..graph.printing import op_name
 from ..ops.op import StdTensorOp, call
 from ..shapes import PyTree, TensorMeta, as_operand, struct, x64_enabled
 
@@ -155,9 +153,8 @@ class ExecProgram:
       ...     2), jnp.float32)))
       >>> program(jnp.eye(2))[0, 0].item() == jnp.tanh(1).item()
       True
-      >>> print(program.explain())
+      >>> program
       ExecProgram(2 instructions, 1 segment): (float32[2,2]) -> (float32[2,2])
-        0 segment  1 in, 1 out: 1 DotGeneral, 1 Tanh
     """
 
     def __init__(self, graph: Graph, steps: Sequence[Step], routes: Sequence[Route]):
@@ -206,17 +203,6 @@ class ExecProgram:
             slots.update(zip(step.outputs, outs, strict=True))
         return tree_unflatten(self.graph.out_tree, [slots[i] for i in self.graph.outputs])
 
-    def explain(self) -> str:
-        """A table of the steps with their ops, then the route of each extension and its reason."""
-        lines = [repr(self)]
-        for number, step in enumerate(self.steps):
-            kind = "segment" if isinstance(step, Segment) else "host"
-            lines.append(
-                f"  {number} {kind:<7}  {len(step.inputs)} in, {len(step.outputs)} out: "
-                f"{_kinds(step)}"
-            )
-        return "\n".join([*lines, *(f"  {route}" for route in self.routes)])
-
     def __repr__(self) -> str:
         hosts = len(self.steps) - len(self.segments)
         parts = [
@@ -256,13 +242,6 @@ def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
             _TAKEN.clear()
         _TAKEN[call] = metas
     return arrays, metas, traced
-
-
-def _kinds(step: Step) -> str:
-    """The number of instructions of each kind, most frequent first."""
-    count = collections.Counter(op_name(i.op) for i in step.instructions)
-    order = sorted(count, key=lambda kind: (-count[kind], kind))
-    return ", ".join(f"{count[kind]} {kind}" for kind in order) or "nothing but copies"
 
 
 def _dies(step: Step, slot: int) -> bool:

@@ -27,7 +27,7 @@ from .function_extension import (
     results_of,
 )
 from .nesting import PyTree, nesting_text
-from .primitive import apply, forget_rules
+from .primitive import apply, compiled
 from .registry import register_function
 from .runtimes import ExtensionRuntimeSet, Kernel
 
@@ -189,7 +189,7 @@ class FunctionOp(Authored):
         self.known.clear()
         results_of.cache_clear()
         forward_results_of.cache_clear()
-        forget_rules()
+        compiled.cache_clear()
         kept: Callable[..., PyTree] = next(iter(given.values()))
         return kept
 

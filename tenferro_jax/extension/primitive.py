@@ -129,7 +129,7 @@ def apply(
             return bind(carrier, rules or NO_RULES, jax_seam.vary_together(operands))
     if carrier.at_once:  # through JAX, so that a trace around a call of concrete arrays sees it
         return bind(carrier, rules or NO_RULES, operands)
-    return compiled(carrier)(*operands)
+    return compiled(carrier, len(TUNED))(*operands)
 
 
 def bind(
@@ -157,15 +157,11 @@ def save_families(*family_ids: str) -> Any:
     return jax.checkpoint_policies.save_only_these_names(*family_ids)
 
 
-def compiled(carrier: Extension) -> Callable[..., tuple[jax.Array, ...]]:
+@functools.lru_cache(maxsize=1024)
+def compiled(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...]]:
     """The function that runs a carrier on concrete arrays, made again when a route was tuned since,
     because it may take that route. Rules are not part of the key: they do not change the result.
     """
-    return _compiled(carrier, len(TUNED))
-
-
-@functools.lru_cache(maxsize=1024)
-def _compiled(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...]]:
     op = carrier.op
     hosted = op.has_own("eager_execute")
     if hosted and not op.has_own(LOWERING) and carrier.runtimes == NO_RUNTIMES:  # no other route
@@ -221,8 +217,9 @@ def _abstract_eval(*avals: Aval, op: Extension, **_: object) -> list[Aval]:
 
 def _impl(*arrays: jax.Array, op: Extension, **_: object) -> list[jax.Array]:
     with jax.disable_jit(False), inherited(None):
-        outs = run_at_once(op, arrays, len(TUNED)) if op.at_once else None
-        return list(compiled(op)(*map(_jax_value, arrays))) if outs is None else outs
+        tuned = len(TUNED)
+        outs = run_at_once(op, arrays, tuned) if op.at_once else None
+        return list(compiled(op, tuned)(*map(_jax_value, arrays))) if outs is None else outs
 
 
 def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, **_: object) -> Any:
@@ -320,11 +317,6 @@ def _jvp(
         jax_seam.zero_tangent(out) if t is None else t
         for out, t in zip(outs[:count], results[:count], strict=True)
     ]
-
-
-def forget_rules() -> None:
-    """Forget the programs of a function that had other rules or another way to run."""
-    _compiled.cache_clear()
 
 
 # --- transpose ------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def is_on_host(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> b
 
 def _calls_host(closed: ClosedJaxpr, site: Site) -> bool:
     return any(map(calls_back, equations(closed))) or any(
-        is_on_host(carrier, metas, site) for carrier, metas in extensions_in(closed)
+        is_on_host(carrier, metas, site) for carrier, metas, _ in extensions_in(closed)
     )
 
 
@@ -288,7 +288,7 @@ declines: one reduction does it)
         platform or at.platform, exporting, partitioned, partitioned and not exporting
     )
     found = []
-    for carrier, metas, manual in _calls(closed):
+    for carrier, metas, manual in extensions_in(closed):
         there = on_one(everywhere) if manual else everywhere
         if tune and not manual:
             _tune(carrier, metas, there)
@@ -350,19 +350,12 @@ def _sample(family_id: str, meta: TensorMeta) -> np.ndarray:
         ) from error
 
 
-def extensions_in(closed: ClosedJaxpr) -> Iterator[tuple[Extension, tuple[TensorMeta, ...]]]:
-    """Every extension of a jaxpr with the metas of its inputs, inner jaxprs included, in program
-    order.
-    """
-    return ((carrier, metas) for carrier, metas, _ in _calls(closed))
-
-
-def _calls(
+def extensions_in(
     closed: ClosedJaxpr,
     manual: bool = False,
 ) -> Iterator[tuple[Extension, tuple[TensorMeta, ...], bool]]:
-    """Every extension, the dtypes and shapes of its inputs, and whether all mesh axes are manual
-    there.
+    """Every extension of a jaxpr, inner jaxprs included, in program order; the dtypes and shapes of
+    its inputs; and whether all mesh axes are manual there.
     """
     for eqn in open_jaxpr(closed)[0].eqns:
         carrier = eqn.params.get("op")
@@ -374,7 +367,7 @@ def _calls(
             )
         inside = manual_inside(eqn)
         for inner in inner_jaxprs(eqn):
-            yield from _calls(inner, manual if inside is None else inside)
+            yield from extensions_in(inner, manual if inside is None else inside)
 
 
 def equations(closed: ClosedJaxpr) -> Iterator[Eqn]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import ArtifactError, InvalidConfig, TenferroError, Unsupported
+from ..errors import ArtifactError, TenferroError, Unsupported
 from ..jax_seam import Module
 
 
@@ -38,9 +38,6 @@ class Limits:
       nodes: of a graph; a body of control flow counts each time it is used.
       nesting: graphs in graphs.
 
-    Raises:
-      InvalidConfig: a limit that is not a non-negative integer.
-
     Example:
       >>> Limits(nodes=1_000_000).nodes
       1000000
@@ -50,16 +47,6 @@ class Limits:
     text_bytes: int = 2**25
     nodes: int = 100_000
     nesting: int = 64
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not int or value < 0:
-                raise InvalidConfig(
-                    where="Limits",
-                    given=f"{field.name}={value!r}",
-                    needed="a non-negative integer",
-                )
 
     def require(self, name: str, size: int, where: str) -> None:
         """Refuse a size above a limit.

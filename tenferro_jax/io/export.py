@@ -10,7 +10,6 @@ import jax
 
 from .. import jax_seam
 from ..dimensions import Guard, SymDim, bind_dim, undecided
-from ..engine.exec_program import ExecProgram
 from ..errors import InvalidConfig, TenferroError, Unsupported, first_line, require_kind
 from ..graph.graph import Graph
 from ..jax_seam import is_symbolic_dim
@@ -20,7 +19,7 @@ from .exported import ExportedProgram, orders, with_derivatives
 
 
 def export(
-    fn: Callable[..., PyTree] | Graph | ExecProgram,
+    fn: Callable[..., PyTree] | Graph,
     *specs: PyTree,
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
     vjp_order: int = 0,
@@ -33,9 +32,8 @@ def export(
     payload.
 
     Args:
-      fn: a JAX-traceable function, a Graph, or the ExecProgram of an Engine, of which the graph is
-        exported. Sizes that are equal by a guard of the graph are one symbol in the program, which
-        refuses arguments where they differ.
+      fn: a JAX-traceable function, or a Graph. Sizes that are equal by a guard of the graph are one
+        symbol in the program, which refuses arguments where they differ.
       *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be
         symbolic; none for a graph.
       platforms: platforms of the program; none of them needs to be present.
@@ -66,8 +64,6 @@ def export(
     """
     require_kind(fn, Callable, "export", "a function or a Graph", "Pass one first, then its specs.")
     guards: tuple[Guard, ...] = ()
-    if isinstance(fn, ExecProgram):
-        fn = fn.graph
     if isinstance(fn, Graph):
         if specs:
             raise InvalidConfig(
@@ -77,7 +73,7 @@ def export(
             )
         graph, guards = unified(fn), fn.guards
         specs, fn = graph.input_specs, graph.to_jax()
-    _require_options(platforms, vjp_order, compatibility, custom_calls)
+    _require_options(platforms, vjp_order, custom_calls)
     require_x64_leaves(specs, "export")
     for leaf in jax.tree.leaves(specs):
         if not hasattr(leaf, "dtype"):
@@ -94,8 +90,7 @@ def export(
         except Exception as error:  # any exception of JAX's serialiser
             raise Unsupported(
                 where=f"export with compatibility={compatibility!r}",
-                given=f"a program that this JAX cannot write for readers that old: "
-                f"{first_line(error)}",
+                given=f"a program that this JAX cannot write for such readers: {first_line(error)}",
                 needed="operations that these readers know",
                 fix="Pass a later level, or compatibility=None for the newest level of this JAX.",
             ) from error
@@ -136,9 +131,7 @@ def export(
     )
 
 
-def _require_options(
-    platforms: Sequence[str], vjp_order: int, compatibility: str | None, custom_calls: Sequence[str]
-) -> None:
+def _require_options(platforms: Sequence[str], vjp_order: int, custom_calls: Sequence[str]) -> None:
     jax_seam.require_platforms(platforms, "export")
     if type(vjp_order) is not int or vjp_order < 0:
         raise InvalidConfig(
@@ -146,13 +139,6 @@ def _require_options(
             given=f"vjp_order={vjp_order!r}",
             needed="a non-negative int",
             fix="Pass 1 for gradients.",
-        )
-    if compatibility not in (None, *jax_seam.COMPATIBILITY):
-        raise InvalidConfig(
-            where="export",
-            given=f"compatibility={compatibility!r}",
-            needed=f"None or one of {', '.join(jax_seam.COMPATIBILITY)}",
-            fix="The default is WEEK_12.",
         )
     if isinstance(custom_calls, str) or not all(
         isinstance(target, str) and target for target in custom_calls

@@ -61,9 +61,6 @@ def test_equal_graphs_hit_and_the_least_recently_used_goes_first():
     for k, stats in ((1, (0, 1)), (2, (0, 2)), (1, (1, 2)), (3, (1, 3)), (1, (2, 3)), (2, (2, 4))):
         np.testing.assert_array_equal(engine.eval(scaled(float(k), x), x), x * k)
         assert engine.stats()[:2] == stats
-    each_ends_in(
-        ((lambda: Engine(capacity=x) for x in (0, -1, "a", True, 1.5)), InvalidConfig, "capacity"),
-    )
 
 
 def test_a_symbolic_graph_is_bound_once_for_each_size():
@@ -193,20 +190,17 @@ def test_x64_mode_is_part_of_what_a_program_is_kept_for():
 
 @pytest.mark.cpu
 @pytest.mark.clause("X8.2")
-def test_programs_explain_steps_and_routes():
+def test_programs_tell_their_steps_and_routes():
     x = np.random.default_rng(0).normal(size=(3, 3))
     program = Engine().compile(
         trace(lambda x: apply(HostCumulate(), tropical_einsum("ij,jk->ik", x, x))[0] * x + 1.0, x)
     )
     assert [r.kind for r in program.routes] == [RouteKind.LOWERING, RouteKind.HOST]
-    assert program.explain().splitlines() == [
+    assert [*map(str, (program, *program.routes))] == [
         "ExecProgram(6 instructions, 2 segments, 1 host step): (float64[3,3]) -> (float64[3,3])",
-        "  0 segment  1 in, 1 out: 1 tenferro-ext-tropical.einsum.v1",
-        "  1 host     1 in, 1 out: 1 test-package.host_cumulate.v1",
-        "  2 segment  2 in, 1 out: 1 Add, 1 BroadcastInDim, 1 Constant, 1 Mul",
-        "  tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its "
+        "tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its "
         "kernel declines: one reduction does it)",
-        "  test-package.host_cumulate.v1 on cpu: host (eager_execute on the host)",
+        "test-package.host_cumulate.v1 on cpu: host (eager_execute on the host)",
     ]
     want = np.cumsum(brute_force("max_plus", "ij,jk->ik", x, x)[0], -1) * x + 1.0
     np.testing.assert_allclose(program(x), want, rtol=1e-14)

@@ -594,8 +594,3 @@ def test_each_limit_binds_and_can_be_raised(name):
         ArtifactError,
         f"for {name}; needed at most {least - 1}",
     )
-
-
-@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3", None])
-def test_a_limit_is_an_integer(wrong):
-    ends_in(lambda: Limits(nodes=wrong), InvalidConfig, "Limits: given nodes=")
