@@ -57,6 +57,18 @@ __all__ = [
     "vjp",
 ]
 
+ROOMS = {
+    "ad": ("AdContext",),
+    "engine": ("Engine", "ExecProgram", "compile_std_to_exec"),
+    "errors": (
+        *("ADRuleError", "ArtifactError", "BackendFailure", "ConformanceError", "DTypeError"),
+        *("InvalidConfig", "RegistrationError", "ShapeError", "Unsupported"),
+    ),
+    "graph": ("GraphBuilder",),
+    "tensor": ("TracedTensor", "eval_all"),
+}
+"""Names that the source documents have at the door, and where they are."""
+
 if TYPE_CHECKING:
     from .conformance.examination import check
 else:  # a checker of types would take every name
@@ -65,7 +77,9 @@ else:  # a checker of types would take every name
         """`check`, imported at its first use, because most programs do not need it."""
         if name == "check":
             return importlib.import_module("tenferro_jax.conformance").check
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        places = (f"; use {__name__}.{at}.{name}" for at, names in ROOMS.items() if name in names)
+        text = f"module {__name__!r} has no attribute {name!r}{next(places, '')}"
+        raise AttributeError(text, name=name)
 
 
 def __dir__() -> list[str]:

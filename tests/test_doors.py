@@ -21,6 +21,14 @@ def test_other_names_are_missing_as_in_any_module(door):
     assert pkgutil.resolve_name(f"{door.__name__}.{door.__all__[0]}") is not None
 
 
+def test_names_that_have_a_room_of_their_own():
+    for room, names in tenferro_jax.ROOMS.items():
+        for name in names:
+            place = f"tenferro_jax.{room}.{name}"
+            ends_in(lambda: getattr(tenferro_jax, name), AttributeError, f"; use {place}$")
+            assert pkgutil.resolve_name(place) is not None
+
+
 IMPORT = """
 import jax, sys, time
 before, start = set(sys.modules), time.process_time()
