@@ -4,7 +4,6 @@ import importlib
 import json
 import pathlib
 import re
-import sys
 
 import jax
 import numpy as np
@@ -32,7 +31,7 @@ from benchmarks import (
     tropical,
     tropical_gpu,
 )
-from benchmarks.__main__ import BENCHMARKS, FOLDER, RESULTS, run
+from benchmarks.__main__ import BENCHMARKS, FOLDER, RESULTS
 
 pytestmark = pytest.mark.slow
 
@@ -45,18 +44,6 @@ def test_questions(capsys):
     told = capsys.readouterr().out
     assert "goal 12" in told
     assert ("toulbar2 is not installed" in told) is not bool(theirs)
-
-
-def test_every_goal_of_the_questions_is_told_with_its_worst_figure():
-    rows = dict.fromkeys([*questions.QUESTIONS, *questions.LOOPS], (0.5, 1.0))
-    late = rows | {"entropy": (2.0, 1.0), "count": (0.5, 7.0)}
-    told = list(questions.goals({("grid", 60): rows, ("tree", 60): late}))
-    assert told == [
-        "best, k=10 / best, again: at most 12; worst 1.00, grid 60: met",
-        "sample 1000 / log_partition, again: at most 20; worst 1.00, grid 60: met",
-        "count / loop: value, again: at most 6; worst 7.00, tree 60: not met",
-        "first answer, s: at most 1; worst 2.00, tree 60 entropy: not met",
-    ]
 
 
 def test_sparse_paths(capsys, monkeypatch):
@@ -209,10 +196,6 @@ def test_tropical_gpu(capsys, monkeypatch, tmp_path):
     assert capsys.readouterr().out.splitlines()[-1].startswith("nothing was measured: ")
 
 
-def test_an_exponent_is_fitted_to_the_larger_half():
-    assert growth.Curve([1, 2, 4, 8], [5.0, 5.0, 16.0, 64.0], 2).exponent == pytest.approx(2)
-
-
 def test_the_page_links_every_file_of_results_once():
     """`make bench` runs all there are but those for GPUs and of `check`."""
     assert {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("check_")} - {
@@ -227,11 +210,6 @@ def test_the_page_links_every_file_of_results_once():
     assert set(linked) == written
     assert len(linked) == len(written)
     assert written - {"check_power", "tropical_avx2", "tropical_gpu"} == BENCHMARKS.keys()
-
-
-def test_what_a_benchmark_prints_is_shown_and_kept(capfd):
-    assert run([sys.executable, "-c", "print(6 * 7)"]) == "42\n"
-    assert capfd.readouterr().out == "42\n"
 
 
 @pytest.mark.slow
@@ -256,17 +234,6 @@ def test_slices(capsys):
     assert sorted(found) == [1, 2]
     assert min(min(pair) for pair in found.values()) > 0
     assert "16 times the limit" in capsys.readouterr().out
-
-
-def test_the_model_of_many_devices_by_hand():
-    machine = slices.Machine(2e6, 0.5, 1e3, 0.25)
-    plan = slices.plan_tropical_einsum("ij,jk->ik", (10, 20), (20, 10), slices=5)
-    assert plan.slices == 5
-    found = slices.cost_of(plan, 4, machine)
-    assert (found.each, found.operands, found.merge) == (2, 1600, 2 * 3 * 25 * 4)
-    np.testing.assert_allclose(found.work, 2 * (0.5 + 400 / 2e6))
-    np.testing.assert_allclose(found.wait, (1600 + 600) / 1e3 + 6 * 0.25)
-    assert [cost.each for cost in slices.paper()] == [4096, 512, 64, 5, 1]
 
 
 @pytest.mark.slow

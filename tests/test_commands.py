@@ -245,14 +245,6 @@ def test_as_a_user_types_it_on_a_terminal_of_ascii(folder):
 
 
 @pytest.mark.slow
-def test_an_op_that_conforms(run):
-    out, error = run("check", "outside:Soft")
-    assert error == ""
-    assert out.startswith("outside.soft.v1 Soft()\n")
-    assert "L3  second_order         X10.14                  1  passed" in out
-
-
-@pytest.mark.slow
 def test_a_function_that_is_no_op(run):
     out, error = run("check", "jax.numpy:square", "--input", "float32[3]")
     assert error == ""
@@ -264,10 +256,6 @@ def test_an_op_that_does_not(run):
     out, error = run("check", "outside:Lazy", "--input", "float64[2,3]", code=1)
     assert error == ""
     assert re.findall("FAILED .*: clause (.*)", out) == ["X10.6"]
-
-
-def test_a_wrong_command_line(run):
-    assert "usage: python -m tenferro_jax" in run("chekc", code=2).err
 
 
 def test_the_version_and_the_console_script(capsys, monkeypatch):

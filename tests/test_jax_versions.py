@@ -25,7 +25,7 @@ from .house import ROOT
 
 PAGE = (ROOT / "docs/jax_versions.md").read_text()
 VECTOR, MATRIX = np.ones(2, np.float32), np.ones((2, 2), np.float32)
-Pair, Other, Third = (collections.namedtuple(name, "x") for name in ("Pair", "Other", "Third"))
+Third = collections.namedtuple("Third", "x")
 
 
 @pytest.mark.parametrize("jax_version", [*version.TESTED_JAX, "0.11.0", "0.12.0"])
@@ -94,75 +94,12 @@ def test_the_page_lists_what_jax_does_not_document():
 # --- texts of JAX ---------------------------------------------------------------------------------
 
 
-def exported(fn, *args, platforms=None):
-    return jax.export.export(jax.jit(fn), platforms=platforms)(*args)
-
-
-def of_sizes(symbols):
-    vectors = [jax.ShapeDtypeStruct((s,), np.float32) for s in symbols]
-    return exported(lambda x, y: x.sum() + y.sum(), *vectors)
-
-
-def on_two_devices():
-    place = jax.NamedSharding(jax.sharding.Mesh(jax.devices()[:2], "d"), jax.P("d"))
-    return exported(jax.jit(jnp.sin, in_shardings=place, out_shardings=place), VECTOR)
-
-
-def one_name_twice():
-    for cls in (Pair, Other):
-        jax.export.register_namedtuple_serialization(cls, serialized_name="tests.jax_versions.p")
-
-
-def unknown_class():
+def test_a_class_that_nobody_registered():
     jax.export.register_namedtuple_serialization(Third, serialized_name="tests.jax_versions.t")
-    data = exported(Third, VECTOR).serialize().replace(b"jax_versions.t", b"jax_versions.u")
-    jax.export.deserialize(data)
-
-
-UNSTABLE = jax.ffi.ffi_call("tests.no such call", jax.ShapeDtypeStruct((2,), np.float32))
-REFUSALS = {
-    "sizes": lambda: of_sizes(jax.export.symbolic_shape("b, b")).call(VECTOR, np.ones(3, "f")),
-    "platforms": lambda: exported(jnp.sin, VECTOR, platforms=("tpu",)).call(VECTOR),
-    "devices": lambda: on_two_devices().call(VECTOR),
-    "name": one_name_twice,
-    "class": unknown_class,
-    "routine": lambda: exported(jax.scipy.linalg.schur, np.eye(2), platforms=("tpu",)),
-}
-
-
-@pytest.mark.cpu
-@pytest.mark.parametrize("why", REFUSALS)
-def test_why_an_export_is_refused(why):
-    error = ends_in(REFUSALS[why], Exception).value
-    assert jax_seam.refused_for(error) == (why, int(why == "devices"))
-
-
-def test_which_custom_calls_are_not_stable():
-    error = ends_in(lambda: exported(UNSTABLE, VECTOR), ValueError).value
-    ((target, op),) = jax_seam.unguaranteed_calls(error)
-    assert (target, op.rpartition("/")[2]) == ("tests.no such call", "ffi_call")
-
-
-def test_the_constraints_of_symbols():
-    symbols = jax.export.symbolic_shape("b, c", constraints=["b <= c", "c >= 4"])
-    constraints = jax_seam.scope_constraints(symbols[0].scope)
-    assert [text.replace(" ", "") for text in constraints] == ["b<=c", "c>=4"]
-    found = jax_seam.read_module(of_sizes(symbols).mlir_module_serialized).constraints
-    assert [text.replace(" ", "") for text in found] == ["b<=c", "c>=4"]
-
-
-@pytest.mark.parametrize(
-    "derivative",
-    [
-        lambda: jax.jvp(UNSTABLE, (VECTOR,), (VECTOR,)),
-        lambda: jax.grad(lambda x: jax.pure_callback(np.sum, x[0], x))(VECTOR),
-        lambda: jax.linear_transpose(jnp.sin, VECTOR)(VECTOR),
-    ],
-)
-def test_what_has_no_derivative(derivative):
-    error = ends_in(derivative, Exception).value
-    assert jax_seam.lacks_derivative(error)
-    assert jax_seam.says_unsupported(error)
+    data = jax.export.export(jax.jit(Third))(VECTOR).serialize()
+    data = data.replace(b"jax_versions.t", b"jax_versions.u")
+    error = ends_in(lambda: jax.export.deserialize(data), Exception).value
+    assert jax_seam.refused_for(error) == ("class", 0)
 
 
 def test_other_errors_say_nothing_of_this():
@@ -170,25 +107,6 @@ def test_other_errors_say_nothing_of_this():
     assert not jax_seam.lacks_derivative(error)
     assert not jax_seam.says_unsupported(error)
     assert jax_seam.refused_for(error) == ("", 0)
-
-
-def test_what_failed_inside_compiled_code():
-    """A jitted function that is called again raises another class."""
-
-    def checked(x):
-        if x.sum() > 5:
-            raise KeyError("too much")
-        return x
-
-    run = jax.jit(lambda x: jax.pure_callback(checked, x, x) + 1)
-    for calls in ([9, 9], [1, 9, 9]):
-        for value in calls:
-            if value == 1:
-                jax.block_until_ready(run(VECTOR))
-                continue
-            error = ends_in(lambda: jax.block_until_ready(run(VECTOR * 9)), Exception).value
-            assert jax_seam.failed_inside(error), repr(error)
-    assert not jax_seam.failed_inside(ValueError("x"))
 
 
 CALLBACKS = {

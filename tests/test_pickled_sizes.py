@@ -3,10 +3,8 @@ and kept of the sizes before.
 """
 
 import dataclasses
-import gc
 import pickle
 import time
-import weakref
 
 import jax
 import jax.export
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax.dimensions import constraint_texts, read_dimension, read_scope
+from tenferro_jax.dimensions import read_dimension, read_scope
 from tenferro_jax.errors import ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.carrier import Extension
@@ -144,15 +142,6 @@ def test_what_no_reader_takes_is_refused_when_it_is_pickled():
         )
 
 
-def test_scopes_that_were_pickled_are_let_go():
-    n, _ = sizes(known=False)
-    pickle.dumps(Sized(n))
-    scope = weakref.ref(n.scope)
-    del n, _
-    gc.collect()
-    assert scope() is None
-
-
 # --- dimensions as text ---------------------------------------------------------------------------
 
 
@@ -168,16 +157,6 @@ EXPRESSIONS = [
 @pytest.mark.parametrize("dimension", EXPRESSIONS, ids=lambda d: str(d)[:40])
 def test_what_jax_prints_is_read_back(dimension):
     assert read_dimension(str(dimension), A.scope) == dimension
-
-
-def test_a_scope_keeps_its_constraints():
-    texts = constraint_texts(A.scope)
-    assert list(texts) == TEXTS
-    scope = read_scope(texts)
-    assert constraint_texts(scope) == texts
-    a, b = read_dimension("a", scope), read_dimension("b", scope)
-    assert (a >= 8, b % 2, a <= b) == (True, 0, True)
-    assert constraint_texts(jax.export.SymbolicScope()) == constraint_texts(read_scope(())) == ()
 
 
 ODD = [

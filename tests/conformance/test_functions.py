@@ -255,36 +255,8 @@ def verdicts(report):
     return {finding.check: finding.verdict for finding in report.findings}
 
 
-def soft_ranks(x):
-    order = jnp.argsort(-x)
-    return jnp.zeros_like(x).at[order].set(jax.nn.softmax(x[order]) * jnp.array([3, 2, 1], x.dtype))
-
-
 def of_sign(x):
     return jax.lax.cond(x[0] > 1, lambda x: (x**2).sum(), lambda x: jnp.abs(x).sum(), x)
-
-
-def until(x):
-    return jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] / 2), (0, x))[1]
-
-
-def smoothed(x):
-    return jax.lax.scan(lambda c, a: (c / 2 + a, c), jnp.zeros((), x.dtype), x)[1]
-
-
-def running_product(x):
-    return jax.lax.associative_scan(jnp.multiply, x)
-
-
-TAKEN = (soft_ranks, of_sign, until, smoothed, running_product, jnp.linalg.norm, jax.nn.mish)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of casts of integers, in wrong_inputs
-@pytest.mark.parametrize("f", some(TAKEN, 3), ids=lambda f: f.__name__)
-def test_functions_that_are_taken_as_they_are(f):
-    report = passes(fresh(f, derive=True), np.float32([0.3, 1.1, 2.0]))
-    assert verdicts(report)["jvp"] is Verdict.PASSED, str(report)
 
 
 def test_a_fixed_axis_is_no_failure():

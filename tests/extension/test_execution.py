@@ -15,7 +15,6 @@ import tenferro_jax as tj
 from ext_tropical import tropical_einsum
 from tenferro_jax import TensorMeta, from_wire, host_errors, routes, to_wire, trace
 from tenferro_jax.engine import Engine
-from tenferro_jax.engine.exec_program import HostStep
 from tenferro_jax.errors import (
     DTypeError,
     ExtensionRegistryError,
@@ -157,25 +156,6 @@ def test_the_first_route_that_exists_runs(left_out, runtimes, kind):
 
 
 @pytest.mark.cpu
-@pytest.mark.clause("X8.2")
-def test_routes_are_told_without_running():
-    Never = made(
-        "Never",
-        HostCumulate,
-        family_id="test-package.never.v1",
-        eager_execute=lambda self, x: throw(AssertionError("it ran")),
-    )
-
-    f = lambda x: apply(Telling(), apply(Never(), x)[0])[0]
-    told = [
-        "test-package.never.v1 on cpu: host (eager_execute on the host)",
-        "test-package.telling.v1 on cpu: lowering (standard ops, compiled by XLA)",
-    ]
-    assert [str(r) for r in routes(f, X)] == told
-    assert [str(r) for r in Engine().compile(trace(f, X)).routes] == told
-
-
-@pytest.mark.cpu
 @pytest.mark.clause("X8.3")
 @pytest.mark.parametrize("kind", RouteKind)
 def test_routes_can_be_selected(kind):
@@ -202,13 +182,6 @@ def test_routes_can_be_selected(kind):
     equal(*((run(), X + NUMBER[kind]) for run in runs))
     assert set(called) == {kind}
     assert [r.kind for r in routes(call, X)] == [kind]
-
-
-@pytest.mark.cpu
-@pytest.mark.clause("X8.4")
-def test_a_kernel_is_not_for_an_export():
-    call = lambda x: apply(Telling(), x, runtimes=KERNEL)[0]
-    np.testing.assert_array_equal(tj.export(call, X, platforms=("cpu",)).call(X), X + 2.0)
 
 
 @pytest.mark.clause("X8.5", "X12.13")
@@ -270,17 +243,6 @@ def test_host_errors_leaves_other_errors_alone():
         raise ZeroDivisionError
     with pytest.raises(jax.errors.JaxRuntimeError, match="out of paper"), host_errors():
         raise jax.errors.JaxRuntimeError("out of paper")
-
-
-@pytest.mark.cpu
-@pytest.mark.clause("X8.9")
-def test_a_host_op_is_a_step_in_an_engine_and_a_callback_in_a_jit():
-    call = lambda x: apply(HostCumulate(), x)[0] + 1.0
-    assert isinstance(Engine().compile(trace(call, X)).steps[0], HostStep)
-    assert (
-        'custom_call_target="xla_ffi_python_cpu_callback"'
-        in jax.jit(call).lower(X).compile().as_text()
-    )
 
 
 @pytest.mark.clause("X8.12")

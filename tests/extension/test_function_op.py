@@ -141,17 +141,6 @@ def test_every_transform_is_that_of_the_plain_function(rule, transform):
         chex.assert_trees_all_close(run(change(RULES[rule]))(X, Y), want, rtol=1e-12, atol=1e-12)
 
 
-def test_exported_programs_keep_the_family_and_derivatives():
-    (n,) = jax.export.symbolic_shape("n")
-    spec = jax.ShapeDtypeStruct((n,), np.float64)
-    program = tj.export(by_vjp, spec, spec, vjp_order=1, platforms=(current_platform(),))
-    program = tj.load_exported(program.to_bytes())
-    np.testing.assert_allclose(program.call(X, Y), plain(X, Y), rtol=1e-12)
-    of_file = jax.grad(lambda x: program.call(x, Y).sum())(X)
-    np.testing.assert_allclose(of_file, jax.grad(lambda x: plain(x, Y).sum())(X), rtol=1e-12)
-    assert {tag["family_id"] for tag in program.extensions} == {"test-functions.by_vjp.v1"}
-
-
 def test_a_kernel_runs_in_place_of_the_function_and_may_decline():
     @tj.op("test-functions.with_kernel.v1")
     def with_kernel(x, *, t: float):

@@ -530,21 +530,6 @@ def test_an_equal_extension_on_the_same_inputs_is_one_node():
 
 
 @pytest.mark.clause("X5.2")
-def test_the_decorator_declares_family_and_payload():
-    @extension_op(package="test-package", name="declared.twice", version=2)
-    class Declared(ExtensionOp):
-        k: int
-
-        def lower_to_standard_ops(self, x):
-            return [x * self.k]
-
-    assert parse_family_id(Declared.family_id) == ("test-package", "declared.twice", 2)
-    assert Extension.of(Declared(3)) == Extension.of(Declared(3)) != Extension.of(Declared(4))
-    assert float(apply(Declared(3), 2.0)[0]) == 6.0
-    ends_in(lambda: setattr(Declared(3), "k", 4), dataclasses.FrozenInstanceError)
-
-
-@pytest.mark.clause("X5.2")
 @pytest.mark.parametrize(
     ("package", "name", "version", "error"),
     [

@@ -297,16 +297,6 @@ def test_gradients_that_cannot_be_exported():
     )
 
 
-class Named(NamedTuple):
-    left: object
-
-
-def test_pytree_classes():
-    jax.export.register_namedtuple_serialization(Named, serialized_name="tests.io.Named")
-    loaded = tj.load_exported(tj.export(lambda p: Named(p.left + 1), Named(np.ones(2))).to_bytes())
-    np.testing.assert_array_equal(loaded.call(Named(np.ones(2))).left, np.full(2, 2.0))
-
-
 def test_a_platform_that_is_not_here():
     program = tj.export(jnp.sin, np.ones(2), platforms=("tpu",))
     ends_in(

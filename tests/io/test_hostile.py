@@ -18,8 +18,6 @@ from tenferro_jax import from_wire, to_wire
 from tenferro_jax.errors import ArtifactError, InvalidConfig, Unsupported
 from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.io import Limits
-from tenferro_jax.ops.analytic import Sin
-from tenferro_jax.shapes import TensorMeta
 
 from ..helpers import each_ends_in, ends_in, python
 from ..house import ROOT
@@ -105,16 +103,6 @@ def test_reading_tensors_takes_no_more_than_four_times_their_bytes():
     for content in (one, many):
         assert len(content) > 15_000_000
         assert peak(content) < 3 * len(content) + 2_000_000  # and the bytes themselves: four times
-
-
-@pytest.mark.slow
-def test_reading_nodes_takes_a_few_kilobytes_each():
-    builder = GraphBuilder()
-    value = builder.input(TensorMeta(np.dtype("float64"), (3,)))
-    for _ in range(5_000):
-        (value,) = builder.add(Sin(), value)
-    content = to_wire(builder.build([value]))
-    assert peak(content) < 3 * len(content) + 5_000 * 1024 + 2_000_000
 
 
 # --- exported programs ----------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from tenferro_jax.engine import Engine
 from tenferro_jax.errors import ADRuleError, DTypeError, DuplicateRule, InvalidConfig, ShapeError
 from tenferro_jax.extension import ExtensionRuleSet
 from tenferro_jax.tensor import TracedTensor, eval_all
-from tenferro_jax.tensor.record import to_graph
 
 from ..extension_ops import HostTanh, HostTanhRule, ScaledSquare, ScaledSquareRule
 from ..graph.test_guards import RULES as TOGETHER_RULES
@@ -314,35 +313,6 @@ def test_operators_are_those_of_arrays(name):
     agree(EXPRESSIONS[name](a, b, v), EXPRESSIONS[name](*map(jnp.asarray, (A, B, V))))
 
 
-DTYPES = ["bool", "int8", "uint32", "int64", "bfloat16", "float16", "float32", "complex64"]
-
-
-def judged(fn, *operands):
-    try:
-        out = fn(*operands)
-    except (TypeError, ValueError, OverflowError) as error:
-        return type(error)
-    return out.dtype, out.shape
-
-
-@pytest.mark.few(4)
-@pytest.mark.parametrize("promotion", ["standard", "strict"])
-@pytest.mark.parametrize(
-    "fn", [operator.add, operator.truediv, operator.lt], ids=lambda fn: fn.__name__
-)
-@pytest.mark.parametrize("left", DTYPES)
-def test_promotion_is_jaxs_under_its_settings(left, fn, promotion):
-    with jax.numpy_dtype_promotion(promotion):
-        for right in DTYPES:
-            arrays = jnp.ones((2, 1), left), jnp.ones((1, 3), right)
-            lazy = leaf(left, (2, 1)), leaf(right, (1, 3), "y")
-            assert judged(fn, *lazy) == judged(fn, *arrays), right
-        for number in (True, 2, 2.5, 1j):
-            assert judged(fn, lazy[0], number) == judged(fn, arrays[0], number)
-            assert judged(fn, number, lazy[0]) == judged(fn, number, arrays[0])
-        assert judged(lambda x: x.exp(), lazy[0]) == judged(jnp.exp, arrays[0])
-
-
 def test_what_is_remembered_is_told_from_what_is_nearly_equal():
     x = TracedTensor.from_array(np.array([1.0, -2.0]))
     assert np.signbit((x * 0.0).eval(ENGINE)).tolist() == [False, True]
@@ -514,11 +484,6 @@ def lazy_loss(x, w, b):
     return loss_of(x, w, b, TracedTensor.tanh)
 
 
-def ops_of(*outputs):
-    graph, _ = to_graph(outputs)
-    return [type(n.op).__name__ for n in graph.nodes]
-
-
 def test_derivatives_of_both_modes_and_orders_nested_as_wrt():
     x, w, b = tensors()
     v, cotangent = np.cos(WS), np.cos(XS @ WS)
@@ -570,15 +535,6 @@ def test_a_tensor_on_the_way_has_a_gradient_and_does_not_hide_what_is_behind_it(
     both = TracedTensor.inline(lambda p, q: (jnp.sin(p), jnp.cos(q)), x[:, :2], x[:, 2:])
     slope = (both[1] * both[1]).sum().grad(both[1]).eval(ENGINE)
     np.testing.assert_allclose(slope, 2 * np.cos(XS[:, 2:]), rtol=1e-12)
-
-
-def test_value_and_gradients_are_one_program_without_repetition():
-    x, w, b = tensors()
-    loss = (x @ w + b).tanh().sum()
-    forward, both = ops_of(loss), ops_of(loss, *loss.grad([w, b]))
-    assert both[: len(forward)] == forward
-    assert both.count("Tanh") == 1
-    assert both.count("DotGeneral") == 2  # x @ w, and its transpose for w
 
 
 def test_value_and_gradients_run_a_host_op_once(monkeypatch):

@@ -31,12 +31,10 @@ TRANSFORMS = (
     "vmap of vmap",
     "vmap(spmd_axis_name)",
     "grad of vmap, vmap of grad",
-    "grad of vmap of vmap",
     "jvp",
     "linearize",
     "vjp",
     "grad",
-    "jacfwd, jacrev",
     "hessian",
     "linear_transpose",
     "inside custom_jvp",
@@ -48,7 +46,6 @@ TRANSFORMS = (
     "grad of while",
     "cond",
     "switch",
-    "vmap of cond",
     "grad of cond, of switch",
     "checkpoint",
     "checkpoint with save_families",
@@ -94,10 +91,7 @@ PARTITIONED = ("vmap(spmd_axis_name)", "NamedSharding", "grad with NamedSharding
 REVERSE = tuple(
     t
     for t in TRANSFORMS
-    if any(
-        word in t
-        for word in ("grad", "checkpoint", "jacrev", "hessian", "inside custom", "vjp_order")
-    )
+    if any(word in t for word in ("grad", "checkpoint", "hessian", "inside custom", "vjp_order"))
 )
 LINEAR = tuple(kind for kind in KINDS if "linear" in kind or "two inputs" in kind)
 HOST = tuple(kind for kind in KINDS if "host only" in kind)

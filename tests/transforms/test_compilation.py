@@ -2,9 +2,6 @@
 while, cond and switch; jax.checkpoint with save_families: how often an extension runs.
 """
 
-import functools
-
-import chex
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -15,12 +12,10 @@ from benchmarks.measure import canonical_hlo
 from ext_tropical import TropicalEinsum, max_plus
 from tenferro_jax.errors import ADRuleError
 from tenferro_jax.extension import ExtensionRuleSet, apply
-from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.primitive import save_families
 from tenferro_jax.extension.routes import extensions_in
 from tenferro_jax.jax_seam import read_module
 
-from ..cases import CASES, ids
 from ..extension_ops import ScaledSquare
 from ..helpers import ends_in, made
 from .matrix import agree, agree_numerically, sweep
@@ -120,25 +115,6 @@ def test_no_tracer_leaks(case):
 def test_jax_finds_nothing_to_complain_about(case):
     with jax.enable_checks(True):
         check_value_vmap_and_grad(case)
-
-
-@pytest.mark.few(5)
-@pytest.mark.parametrize("case", CASES, ids=ids(CASES))
-def test_equal_ops_are_traced_once(case):
-    @functools.partial(jax.jit, static_argnums=0)
-    @chex.assert_max_traces(1)
-    def f(carrier, *xs):
-        return apply(carrier, *xs, runtimes=case.runtimes)
-
-    carrier = Extension.of(case.op)
-    rebuilt = type(carrier.op)(
-        **{
-            name: getattr(carrier.op, name)
-            for name in getattr(carrier.op, "__dataclass_fields__", ())
-        }
-    )
-    f(carrier, *case.inputs)
-    f(Extension(rebuilt, carrier.batching), *case.inputs)
 
 
 def count(fn, *args):
@@ -278,15 +254,6 @@ def test_switch(case):
     chosen = jax.jit(lambda k, *xs: jax.lax.switch(k, branches, *xs))
     for k in range(3):
         agree(chosen(k, *case.inputs), case.oracle(*halves(case.inputs, k)))
-
-
-@sweep("vmap of cond")
-def test_vmap_of_cond(case):
-    """A batch of flags makes JAX run both branches and select."""
-    batch = case.batch(2)
-    fn = jax.vmap(lambda flag, *xs: jax.lax.cond(flag, case, lambda *xs: case(*halves(xs, 1)), *xs))
-    by_element = [np.stack([b[0], 1.5 * b[1]]) for b in batch]
-    agree(jax.jit(fn)(np.array([True, False]), *batch), case.stacked(*by_element))
 
 
 @pytest.mark.clause("X13.3")

@@ -92,16 +92,6 @@ def test_grad(case):
     agree_numerically(jax.jit(lambda *xs: [g(*xs) for g in alone])(*case.inputs), want, 1e-6)
 
 
-@sweep("jacfwd, jacrev")
-def test_jacobians(case):
-    """Forward and reverse mode are one matrix, of which others here test products."""
-    forward, reverse = (
-        jax.tree.leaves(jax.jit(jacobian(floating(case), case.argnums))(*case.inputs))
-        for jacobian in (jax.jacfwd, jax.jacrev)
-    )
-    agree(forward, reverse)
-
-
 def second_differences(case, step=1e-4):
     """The Hessian of the oracle's scalar with respect to the first input."""
     x, *rest = case.inputs
@@ -261,14 +251,3 @@ def test_derivatives_in_and_around_vmap(case):
         want = case.stacked_gradients(*elements)
         agree_numerically(inside, want)
         agree_numerically(around, [w.sum(0) if axis is None else w for w, axis in zip(want, axes)])
-
-
-@pytest.mark.clause("X13.1")
-@sweep("grad of vmap of vmap")
-def test_nested_vmap_of_grad(case):
-    batch = [np.stack([b, 0.7 * b]) for b in case.batch(2)]
-    got = jax.jit(jax.grad(lambda *xs: jax.vmap(jax.vmap(case.scalar))(*xs).sum(), case.argnums))(
-        *batch
-    )
-    rows = [case.stacked_gradients(*(b[i] for b in batch)) for i in range(2)]
-    agree_numerically(got, [np.stack(column) for column in zip(*rows)])

@@ -12,7 +12,7 @@ from ext_tropical import tropical_einsum
 from tenferro_jax.errors import InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 
-from ..cases import CASES, ids
+from ..cases import CASES
 from ..extension_ops import HostTanh, PlacedTanh, Softplus
 from ..helpers import ends_in, made
 from .matrix import agree, agree_numerically, sweep
@@ -158,33 +158,6 @@ def test_a_rule_is_mapped_over_every_level():
     (got,), specs = on_mesh((Explicit, Explicit), (2, 4), mapped, [x], P("d", None, "e"))
     assert specs == [("d", "e", None)]
     np.testing.assert_array_equal(got, np.tanh(x).swapaxes(1, 2))
-
-
-TWICE = tuple(
-    case
-    for case in CASES
-    if case.kind in ("two inputs", "batch level", "host only, sharding rule", "tropical einsum")
-)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("case", TWICE, ids=ids(TWICE))
-def test_second_derivatives_on_an_explicit_mesh(case):
-    """Against the same on one device, which test_derivatives.py holds against finite
-    differences.
-    """
-    batch = case.batch(DEVICES)
-
-    def along(*xs):
-        gradient = jax.grad(lambda *xs: jax.vmap(case.scalar)(*xs).sum())
-        tangents = tuple(x * 0.5 for x in xs)
-        return *jax.jvp(gradient, xs, tangents), jax.grad(lambda *xs: (gradient(*xs) ** 2).sum())(
-            *xs
-        )
-
-    got, specs = on_mesh((Explicit,), (DEVICES,), along, batch, P("d"))
-    agree(got, jax.jit(along)(*batch), 1e-9)
-    assert set(specs) == {("d",)}
 
 
 def test_one_mesh_axis_for_two_axes_of_a_result_is_refused():
