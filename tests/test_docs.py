@@ -148,17 +148,3 @@ def test_a_guide_is_short(path):
     lines = text.splitlines()
     shown = sum(max(1, -(-len(line) // 100)) for line in lines)
     assert shown <= 150, f"{path.name}: {shown}"
-
-
-@pytest.mark.parametrize("package", ["tenferro_jax", "ext_tropical"])
-def test_retired_names_stay_out(package):
-    retired = (
-        "SemiringOpKind",
-        "SemiringOps",
-        "SemiringBackend",
-        "SemiringOp",
-        "compile_semiring_to_exec",
-        "eval_semiring_ir",
-    )
-    for path in (ROOT / package).rglob("*.py"):
-        assert not [name for name in retired if name in path.read_text()], path

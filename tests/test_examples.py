@@ -100,13 +100,6 @@ def test_the_gradient_tells_the_unsatisfied_bonds():
         assert 2 * costly.sum() - len(bonds) == least_energy_of_a_planar_lattice(4, 4, couplings)
 
 
-def test_the_picture():
-    picture = spin_glass.picture(
-        2, 3, np.array([1, -1, 1, 1, 1, -1]), np.array([1, 0, 0, 0, 0, 1, 0], bool)
-    )
-    assert picture == "  +x- +\n    x\n  + + -"
-
-
 # Independent sets
 
 
@@ -194,14 +187,6 @@ def test_alarm_has_the_published_probabilities(evidence, probability):
     network = bayesian_network.read("alarm").network
     assert len(network.variables) == 37
     assert np.exp(network.given(evidence).log_partition()) == pytest.approx(probability, rel=3e-7)
-
-
-@pytest.mark.parametrize("name", ["asia", "alarm"])
-def test_names_fit_the_network(name):
-    model = bayesian_network.read(name)
-    assert [len(x) for x in model.values.values()] == [
-        model.network.variables[v] for v in range(len(model.values))
-    ]
 
 
 # Hidden Markov models

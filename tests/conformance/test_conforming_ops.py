@@ -2,22 +2,17 @@
 its reasons. Ops that break a clause are found, and their repaired twins pass the same check.
 """
 
-import itertools
-
 import numpy as np
 import pytest
 
-import ext_tropical
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum
-from ext_tropical.step.einsum_op import Outputs
 from tenferro_jax.conformance import conformance_tests
 from tenferro_jax.errors import ConformanceError
 from tenferro_jax.extension import ExtensionOp
 
 from ..cases import CASES, ids
 from ..helpers import ends_in, passes
-from ..oracles import brute_force
 from ..sweep import some
 from .broken_ops import DEFECTS, arguments
 from .conforming_ops import RULES as FURTHER_RULES
@@ -229,32 +224,6 @@ def test_what_cannot_be_asked_is_told(name):
     op, inputs, check, reason = BEYOND[name]
     report = passes(op, *inputs)
     assert reason in {f.check: f.problem for f in report.findings}[check]
-
-
-EQUATIONS = {"max_plus": "ij,jk->ik", "min_plus": "ij,jk->ki", "max_mul": "ji,kj->ik"}
-SHAPES = {
-    "ij,jk->ik": ((2, 3), (3, 4)),
-    "ij,jk->ki": ((2, 3), (3, 4)),
-    "ji,kj->ik": ((3, 2), (4, 3)),
-}
-FAMILY = list(itertools.product(EQUATIONS, Outputs))
-SAMPLE = some(FAMILY, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("semiring", "outputs"), SAMPLE, ids=[f"{s} {o.value}" for s, o in SAMPLE])
-def test_the_tropical_family(semiring, outputs):
-    equation = EQUATIONS[semiring]
-    op = TropicalEinsum(getattr(ext_tropical, semiring), equation, outputs)
-    inputs = tuple(RNG.normal(size=shape) for shape in SHAPES[equation])
-
-    def oracle(lhs, rhs):
-        return brute_force(semiring, equation, lhs, rhs)[: op.output_count]
-
-    report = tj.check(op, *inputs, oracle=oracle)
-    assert not_applicable(report) == NO_TRANSPOSE | (
-        NO_SPLIT if outputs is Outputs.VALUE_AND_WINNER else {}
-    )
 
 
 # --- ops that break one clause, and their repaired twins ------------------------------------------

@@ -244,13 +244,3 @@ def test_a_calling_convention_of_another_time_names_both_versions():
             f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, the one "
             f"in this process",
         )
-
-
-def test_paths_that_cannot_be_read(tmp_path):
-    each_ends_in(
-        (lambda: tj.load_exported(tmp_path / "nowhere"), FileNotFoundError),
-        (lambda: tj.load_exported(tmp_path), OSError, "directory"),
-    )
-    (tmp_path / "empty").write_bytes(b"")
-    assert refused(str(tmp_path / "empty"))
-    assert refused("/dev/null")
