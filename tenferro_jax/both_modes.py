@@ -113,7 +113,7 @@ def _in_both(f: Callable[..., Result], opaque: str) -> Callable[..., Result]:
         made = []
 
         def of_traced(*xs: jax.Array) -> Sequence[jax.Array]:
-            args, kwargs = jax.tree.unflatten(tree, _replaced(leaves, list(traced), xs))
+            args, kwargs = jax.tree.unflatten(tree, replaced(leaves, list(traced), xs))
             outs, form = jax.tree.flatten(f(*args, **kwargs))
             made.append(form)
             return outs
@@ -159,7 +159,7 @@ def transposed(
 # --- a call and its tangents ----------------------------------------------------------------------
 
 
-def _replaced(all_: Sequence[object], places: Sequence[int], some: Sequence[object]) -> list[Any]:
+def replaced(all_: Sequence[object], places: Sequence[int], some: Sequence[object]) -> list[Any]:
     """A list with other entries at some places."""
     given = dict(zip(places, some, strict=True))
     return [given.get(i, x) for i, x in enumerate(all_)]
@@ -187,7 +187,7 @@ def _of(
     fn: Callable[..., Sequence[jax.Array]], primals: Arrays, places: Sequence[int]
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """`fn` as a function of some of its arguments."""
-    return lambda *some: tuple(fn(*_replaced(primals, places, some)))
+    return lambda *some: tuple(fn(*replaced(primals, places, some)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -236,7 +236,7 @@ class _Call:
         ]
 
         def pull(residuals: Arrays, cotangents: Sequence[jax.Array | None]) -> Arrays:
-            given = zip(zeros, _replaced(zeros, smooth, cotangents), strict=True)
+            given = zip(zeros, replaced(zeros, smooth, cotangents), strict=True)
             filled = (zero if c is None else c for zero, c in given)
             return list(jax.tree.unflatten(tree, residuals)[0](tuple(filled)))
 
@@ -309,7 +309,7 @@ def _call_transpose(
     like = [jax_seam.struct_of(args[i].aval) for i in places]
     pull = jax.linear_transpose(_of(_in_both(call.body, call.opaque), args, places), *like)
     full = tuple(map(jax_seam.full_tangent, cotangents))
-    return _replaced([None] * len(args), places, pull(full))
+    return replaced([None] * len(args), places, pull(full))
 
 
 def _unbatched(axis: Axis, dims: Sequence[int | None]) -> bool:

@@ -24,7 +24,7 @@ from .helpers import ends_in
 from .house import ROOT
 
 PAGE = (ROOT / "docs/jax_versions.md").read_text()
-VECTOR, MATRIX = np.ones(2, np.float32), np.ones((2, 2), np.float32)
+VECTOR = np.ones(2, np.float32)
 Third = collections.namedtuple("Third", "x")
 
 

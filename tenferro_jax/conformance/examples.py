@@ -118,12 +118,6 @@ def _own(array: np.ndarray | jax.Array, where: str) -> np.ndarray:
     return copy
 
 
-def replaced(full: Sequence[object], numbers: Sequence[int], values: Sequence[object]) -> list[Any]:
-    """The inputs, some of them replaced by number."""
-    new = dict(zip(numbers, values, strict=True))
-    return [new.get(i, x) for i, x in enumerate(full)]
-
-
 def listed(inputs: Iterable[Shaped]) -> str:
     """The dtypes and shapes of the inputs as text."""
     return ", ".join(str(meta_of(x)) for x in inputs)

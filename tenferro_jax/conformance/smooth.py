@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..both_modes import replaced
 from ..errors import BackendFailure
 from ..extension.execution import host_errors
 from ..jax_seam import failed_inside
@@ -31,7 +32,6 @@ from .examples import (
     differ,
     largest,
     listed,
-    replaced,
     resized,
     sizes_of,
 )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.tree_util import tree_unflatten
 
 from ..dimensions import SymDim
-from ..errors import TenferroError, counted
+from ..errors import counted
 from ..extension.carrier import Extension
 from ..extension.execution import read_only, run_host
 from ..extension.primitive import apply
@@ -71,8 +71,6 @@ class Segment:
         """The output slots' values."""
         try:
             return self._call(*arrays)
-        except TenferroError:
-            raise
         except ValueError:
             if self._call is self._jitted:
                 raise

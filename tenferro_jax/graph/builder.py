@@ -281,13 +281,6 @@ class GraphBuilder:
         """The graph that computes `outputs` from the inputs, in canonical form; dead nodes are left
         out.
         """
-        if isinstance(outputs, Value):
-            raise InvalidConfig(
-                where="GraphBuilder.build",
-                given=repr(outputs),
-                needed="a list of values",
-                fix="Write build([value]).",
-            )
         self._require_own(outputs, "GraphBuilder.build")
         if in_tree is None:
             in_tree = jax.tree.structure(tuple(self._inputs))

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from .. import jax_seam
+from ..both_modes import replaced
 from ..dimensions import SymDim
 from ..jax_seam import ClosedJaxpr, Eqn, Params
 from ..ops import (
@@ -243,9 +244,7 @@ def pulled(fn: Callable[..., Sequence[jax.Array]], xs: Sequence[jax.Array]) -> t
 def _of_parts(
     fn: Callable[..., T], xs: Sequence[jax.Array], places: Sequence[int]
 ) -> Callable[..., T]:
-    return lambda *parts: fn(
-        *(dict(zip(places, parts, strict=True)).get(i, x) for i, x in enumerate(xs))
-    )
+    return lambda *parts: fn(*replaced(xs, places, parts))
 
 
 def _jvp_rule(
