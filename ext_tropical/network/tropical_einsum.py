@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +41,7 @@ from .tropical_plan import (
     T,
     cached_plan,
     names_itself,
-    require_text,
+    read,
 )
 from .tropical_slices import TropicalPlan, whole
 from .value import is_network, solved, solved_as_network
@@ -77,7 +77,7 @@ def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
 @names_itself
 @compiled_if_one_step
 def tropical_einsum(
-    equation: str,
+    equation: str | Operand,
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
@@ -95,9 +95,10 @@ def tropical_einsum(
     Args:
       equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j",
         "...ij,...jk->...ik"; without "->" the
-        labels that appear once, in alphabetical order. Labels are letters of any alphabet. A size
-        of 1 broadcasts: an operand that has it for a label that is longer elsewhere is treated as
-        if it lacked the label.
+        labels that appear once, in alphabetical order. Labels are letters of any alphabet. Or
+        the interleaved form, in which labels are integers, for instance: tropical_einsum(x, [0, 1],
+        y, [1, 2], [0, 2]). A size of 1 broadcasts: an operand that has it for a label that is
+        longer elsewhere is treated as if it lacked the label.
       *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32,
         int64, bool, as far as the semiring takes it. 16-bit floats are added and compared in
         float32, and rounded after each step. NumPy and Python data are converted as in
@@ -160,7 +161,7 @@ def tropical_einsum(
 @names_itself
 @compiled_if_one_step
 def tropical_einsum_with_argmax(
-    equation: str,
+    equation: str | Operand,
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
@@ -194,7 +195,7 @@ def tropical_einsum_with_argmax(
 @names_itself
 @compiled_if_one_step
 def best_assignment(
-    equation: str,
+    equation: str | Operand,
     *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
@@ -209,9 +210,9 @@ def best_assignment(
     size for each step.
 
     Returns:
-      An Assignment (value, labels, feasible). `labels` maps each contracted label to an int32
-      array of the value's shape. `feasible` is False where the value is the semiring's zero: no
-      assignment counts.
+      An Assignment (value, labels, feasible). `labels` maps each contracted label (in the
+      interleaved form as it was written) to an int32 array of the value's shape. `feasible` is
+      False where the value is the semiring's zero: no assignment counts.
 
     Example:
       >>> import jax.numpy as jnp
@@ -226,26 +227,28 @@ def best_assignment(
     problem = _problem(equation, operands, selective, ties, Winners.LABELS)
     value, coordinates, _ = _solve(problem, optimize, memory_limit, over)
     result = TropicalResult(value, (), "", selective)
-    return Assignment(value, dict(sorted(coordinates.items())), result.feasible)
+    labels = {problem.written.get(label, label): index for label, index in coordinates.items()}
+    return Assignment(value, dict(sorted(labels.items())), result.feasible)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Problem:
-    """Checked arguments."""
+    """Checked arguments; `written` are the labels of the interleaved form, by their letters."""
 
     equation: str
     operands: list[Any]
     mode: Mode
+    written: Mapping[str, Any]
 
 
 def _problem(
-    equation: str,
+    equation: str | Operand,
     operands: Sequence[Operand],
     semiring: Semiring,
     ties: str,
     winners: Winners | None = None,
 ) -> _Problem:
-    require_text("tropical_einsum", equation)
+    equation, operands, written = read("tropical_einsum", equation, operands)
     where = f"tropical_einsum {shortened(equation)!r}"
     ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
@@ -264,7 +267,7 @@ def _problem(
     arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # if there are none, the plan gives the number that it needs
         one_dtype(where, semiring, [x.dtype for x in arrays], operands)
-    return _Problem(equation, arrays, Mode(semiring, Ties(ties), winners))
+    return _Problem(equation, arrays, Mode(semiring, Ties(ties), winners), written)
 
 
 def _solve(

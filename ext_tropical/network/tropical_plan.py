@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -13,6 +14,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
+from opt_einsum import get_symbol
+from opt_einsum.parser import convert_interleaved_input
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import Plan
@@ -29,7 +32,6 @@ from tenferro_jax.errors import (
     InvalidConfig,
     ShapeError,
     TenferroError,
-    require_kind,
     shortened,
 )
 
@@ -39,7 +41,7 @@ from ..step.einsum_op import work_dtype
 from .tropical_slices import TropicalPlan
 
 Operand: TypeAlias = ArrayLike | Sequence[object]
-"""An array or data for one; its shape, for a plan."""
+"""An array or data for one; its labels, in the interleaved form; its shape, for a plan."""
 Optimize: TypeAlias = str | bool | Sequence[Sequence[int]]
 """The name of an algorithm, or a path."""
 
@@ -76,7 +78,7 @@ _PLACES = re.compile(
 
 @names_itself
 def plan_tropical_einsum(
-    equation: str,
+    equation: str | Operand,
     *operands: Operand,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
@@ -118,10 +120,10 @@ def plan_tropical_einsum(
       16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
       at most 819200 bytes at once beside the operands
     """
-    require_text("plan_tropical_einsum", equation)
-    shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
+    equation, given, _ = read("plan_tropical_einsum", equation, operands)
+    shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(given))
     if dtype is None:
-        dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
+        dtype = next((x.dtype for x in given if hasattr(x, "dtype")), "float32")
     algebra = as_semiring(semiring)
     return cached_plan(
         equation,
@@ -219,10 +221,29 @@ def _ordered(equation: str, shapes: tuple[tuple[int, ...], ...], optimize: Optim
     return dataclasses.replace(plan, steps=tuple(steps))
 
 
-def require_text(where: str, equation: object) -> None:
-    """Refuse an equation that is no text."""
-    needed, fix = "an equation such as 'ij,jk->ik'", "Pass the equation first."
-    require_kind(equation, str, where, needed, fix)
+def read(
+    where: str, equation: str | Operand, operands: Sequence[Any]
+) -> tuple[str, Sequence[Operand], Mapping[str, Any]]:
+    """Equation and operands of both forms; and for each letter of NumPy's interleaved form the
+    label that was written.
+
+    Raises:
+      InvalidConfig: no text, and no operands with their labels.
+    """
+    if isinstance(equation, str):
+        return equation, operands, {}
+    given = equation, *operands
+    try:
+        text, arrays = convert_interleaved_input(given)
+    except (TypeError, KeyError) as error:
+        raise InvalidConfig(
+            where=where,
+            given=f"{equation!r:.500}",
+            needed="an equation such as 'ij,jk->ik', or labels behind each operand",
+            fix="Pass the equation first.",
+        ) from error
+    labels = {*itertools.chain.from_iterable(given[1 : 2 * len(arrays) : 2])} - {...}
+    return text, arrays, dict(zip(map(get_symbol, itertools.count()), sorted(labels)))
 
 
 MOST_ENTRIES = 2**48

@@ -74,7 +74,7 @@ def test_paths_agree_on_integers(optimize):
 
 
 def test_more_than_fifty_two_labels():
-    """A chain of eighty matrices, in opt_einsum's symbols."""
+    """A chain of eighty matrices, in opt_einsum's symbols and interleaved."""
     rng = np.random.default_rng(0)
     chain = [rng.integers(-8, 9, (3, 3)).astype(float) for _ in range(80)]
     symbols = [opt_einsum.get_symbol(i) for i in range(81)]
@@ -85,11 +85,13 @@ def test_more_than_fifty_two_labels():
     for x in chain[1:]:
         want = (want[:, :, None] + x).max(1)
     np.testing.assert_array_equal(tropical_einsum(equation, *chain), want)
-    best = best_assignment(equation, *chain)
+    interleaved = [part for i, x in enumerate(chain) for part in (x, [2 * i, 2 * i + 2])]
+    best = best_assignment(*interleaved, [0, 160])
     np.testing.assert_array_equal(best.value, want)
+    assert list(best.labels) == list(range(2, 160, 2))
     nodes = [
         np.zeros((3, 3), int) + np.arange(3)[:, None],
-        *(best.labels[symbol] for symbol in symbols[1:-1]),
+        *best.labels.values(),
         np.zeros((3, 3), int) + np.arange(3),
     ]
     np.testing.assert_array_equal(sum(x[i, j] for x, i, j in zip(chain, nodes, nodes[1:])), want)
