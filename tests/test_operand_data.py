@@ -11,7 +11,6 @@ import pytest
 
 import ext_tropical as et
 import tenferro_jax as tj
-from ext_tropical.uses.closure import matrix_power
 from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError
 from tenferro_jax.extension import apply
@@ -36,7 +35,6 @@ FUNCTIONS = {
     ),
     "best_assignment": (lambda a, b: et.best_assignment("ij,j->", a, b), SQUARE, ROW),
     "closure": (et.closure, SQUARE),
-    "matrix_power": (lambda a: matrix_power(a, 2), SQUARE),
     "viterbi": (et.viterbi, ROW, SQUARE, SQUARE),
     "align": (et.align, SQUARE),
     "tropical_dot_general": (et.tropical_dot_general, SQUARE, ROW),

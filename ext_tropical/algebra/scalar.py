@@ -29,12 +29,7 @@ class _Scalar:
                 needed="a real number",
                 fix=f"Pass {name}(float(x)).",
             )
-        try:
-            object.__setattr__(self, "value", float(self.value))
-        except OverflowError:
-            raise DTypeError(
-                where=name, given="an integer outside the range of float", needed="a float"
-            ) from None
+        object.__setattr__(self, "value", float(self.value))
 
     @classmethod
     def zero(cls) -> Self:
@@ -86,7 +81,8 @@ class MaxPlus(_Scalar):
       value: a real number, kept as a float; -inf when left out.
 
     Raises:
-      DTypeError: the value is not a real number, or is too large for a float.
+      DTypeError: the value is not a real number.
+      OverflowError: an integer too large for a float.
 
     Example:
       >>> MaxPlus(3) + MaxPlus(5), MaxPlus(3) * MaxPlus(5), MaxPlus()
@@ -108,7 +104,8 @@ class MinPlus(_Scalar):
       value: a real number, kept as a float; inf when left out.
 
     Raises:
-      DTypeError: the value is not a real number, or is too large for a float.
+      DTypeError: the value is not a real number.
+      OverflowError: an integer too large for a float.
 
     Example:
       >>> MinPlus(3) + MinPlus(5), MinPlus(3) * MinPlus(5), MinPlus()
@@ -131,7 +128,8 @@ class MaxMul(_Scalar):
       value: a real number, kept as a float; 0 when left out.
 
     Raises:
-      DTypeError: the value is not a real number, or is too large for a float.
+      DTypeError: the value is not a real number.
+      OverflowError: an integer too large for a float.
 
     Example:
       >>> MaxMul(0.5) + MaxMul(0.25), MaxMul(0.5) * MaxMul(0.25), MaxMul(), MaxMul.one()

@@ -249,9 +249,12 @@ def register_semiring(cls: _Class) -> _Class:
     reduction = getattr(cls, "reduction", "")
     if reduction not in ("", "max", "min"):
         raise _not_a_semiring(cls, "a reduction 'max', 'min' or ''")
-    last = "better" if base is SelectiveSemiring else "plus"
     # A reduction says what is better, and so the zero.
-    names = ["times", "one"] if reduction else ["times", "zero", "one", last]
+    names = (
+        ["times", "one"]
+        if reduction
+        else ["times", "zero", "one", "better" if base is SelectiveSemiring else "plus"]
+    )
     missing = [name for name in names if getattr(cls, name) is getattr(base, name)]
     if missing:
         raise _not_a_semiring(cls, f"a class that writes {', '.join(missing)}")

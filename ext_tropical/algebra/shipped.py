@@ -163,8 +163,8 @@ min_plus = MinPlusSemiring()
 """(min, +), zero +inf, one 0: shortest paths."""
 
 max_mul = MaxMulSemiring()
-"""(max, x), zero 0, one 1: most probable explanations. The exact maximum of products of two
-operands of any sign; its semiring laws hold for non-negative entries."""
+"""(max, x), zero 0, one 1: most probable explanations. Entries are not negative: the laws hold for
+these alone."""
 
 min_max = MinMaxSemiring()
 """(min, max), zero +inf, one -inf: bottlenecks, the least largest step."""
@@ -203,15 +203,8 @@ class LogSumExp(Semiring):
 
     def __post_init__(self, accuracy: str) -> None:
         given: Any = self.temperature
-        try:
-            temperature = (
-                float(given)
-                if isinstance(given, numbers.Real) and not isinstance(given, bool)
-                else math.nan
-            )
-        except OverflowError:
-            temperature = math.inf
-        if not 0 < temperature < math.inf:
+        is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
+        if not is_number or not 0 < given < math.inf:
             raise InvalidConfig(
                 where="log_sum_exp, temperature",
                 given=repr(given),
@@ -225,7 +218,7 @@ class LogSumExp(Semiring):
                 needed="'certified', the only one",
                 fix="Leave it out: cells that products could spoil are summed over all candidates.",
             )
-        object.__setattr__(self, "temperature", temperature)
+        object.__setattr__(self, "temperature", float(given))
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return x + y

@@ -21,7 +21,7 @@ from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import Step
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import apply
 
 from ..algebra.semiring import SemiringKey
@@ -184,13 +184,6 @@ def counted(net: Factors, within: float | None, best: Callable[[int], jax.Array]
 
 def _concrete(question: str, tables: Sequence[ArrayLike]) -> list[np.ndarray]:
     """Tables in NumPy."""
-    if any(isinstance(x, jax.core.Tracer) for x in tables):
-        raise Unsupported(
-            where=f"Network.{question}",
-            given="tables inside a transform",
-            needed="concrete tables, because numbers of any size are Python integers",
-            fix="Count outside jit, vmap and grad.",
-        )
     found = [_floating(np.asarray(widened(x))) for x in list[Any](tables)]
     if any(((x != x) | (x == np.inf)).any() for x in found):
         raise InvalidConfig(

@@ -11,7 +11,7 @@ import jax
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum import parse_equation
-from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
+from tenferro_jax.errors import InvalidConfig, shortened
 
 from ..algebra.semiring import Semiring
 from ..network.tropical_einsum import tropical_einsum
@@ -20,6 +20,7 @@ from ..network.tropical_slices import TropicalPlan
 from . import uai
 from .variables import (
     Index,
+    Scopes,
     Variable,
     chain_path,
     checked,
@@ -29,6 +30,8 @@ from .variables import (
     require_names,
     taken,
 )
+
+_FIELDS = ("scopes", "tables", "memory_limit", "optimize")
 
 
 class Factors:
@@ -60,20 +63,11 @@ class Factors:
                 given=f"{len(tables)} tables",
                 needed=f"{len(terms)}, one for each term",
             )
-        self._set(tuple(map(tuple, terms)), tables, memory_limit, optimize)
+        self._fill(tuple(map(tuple, terms)), tables, memory_limit, optimize)
 
-    def _set(
-        self,
-        scopes: tuple[tuple[Variable, ...], ...],
-        tables: Sequence[Any],
-        memory_limit: int | None,
-        optimize: Optimize,
-    ) -> None:
-        self._fill(scopes, checked(scopes, tables), memory_limit, optimize)
-
-    def _fill(self, *values: object) -> None:
-        names = ("scopes", "tables", "memory_limit", "optimize")
-        vars(self).update(zip(names, values, strict=True))
+    def _fill(self, scopes: Scopes, tables: Sequence[Any], *options: object) -> None:
+        known = scopes, checked(scopes, tables), *options
+        vars(self).update(zip(_FIELDS, known, strict=True))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Network, {name}: a network does not change; make another one")
@@ -156,7 +150,7 @@ class Factors:
     @classmethod
     def _made(cls, *values: Any) -> Self:
         net = cls.__new__(cls)
-        net._set(*values)
+        net._fill(*values)
         return net
 
     def to_uai(self, path: str | os.PathLike[str]) -> None:
@@ -165,7 +159,7 @@ class Factors:
 
         Raises:
           ArtifactError: an entry that is infinite, or 0 though its score is finite.
-          Unsupported: tables inside a transform.
+          jax.errors.TracerArrayConversionError: tables inside a transform.
           OSError: the file cannot be written.
 
         Example:
@@ -176,13 +170,6 @@ class Factors:
           >>> print(path.read_text().splitlines()[-1])
           1.0 1.0 1.0 0.0
         """
-        if any(isinstance(x, jax.core.Tracer) for x in self.tables):
-            raise Unsupported(
-                where="Network.to_uai",
-                given="tables inside a transform",
-                needed="concrete tables",
-                fix="Write outside jit, vmap and grad.",
-            )
         names: list[Any] = list(self.variables)
         if set(names) == set(range(len(names))):
             names.sort()
@@ -299,7 +286,6 @@ class Factors:
     @classmethod
     def tree_unflatten(cls, static: Any, tables: Sequence[Any]) -> Self:
         """A network of whatever takes the place of the tables."""
-        scopes, memory_limit, optimize = static
         net = cls.__new__(cls)
-        net._fill(scopes, tuple(tables), memory_limit, optimize)
+        vars(net).update(zip(_FIELDS, (static[0], tuple(tables), *static[1:]), strict=True))
         return net

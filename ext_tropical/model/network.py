@@ -17,7 +17,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment
-from ..network.tropical_plan import require_size
+from ..network.tropical_plan import require_shape, require_size
 from ..step.einsum_op import widened
 from .answers import best_ways, counted, counted_by, samples, shares
 from .chain_form import chain_form
@@ -216,7 +216,7 @@ class Network(Factors):
         Raises:
           InvalidConfig: a gap below 0, NaN or inf among the scores, or more than a million
             assignments within a gap above 0.
-          Unsupported: tables inside a transform.
+          jax.errors.TracerArrayConversionError: tables inside a transform.
 
         Cost: as `value` in NumPy while the number is below 2**62; beyond that some 100 times as
         much for Python's integers. For a gap above 0 as `best` of that many.
@@ -240,7 +240,7 @@ class Network(Factors):
         Raises:
           InvalidConfig: an unknown variable, other numbers, NaN or inf among the scores, or sums
             so large that integers of 2**27 bits do not hold their numbers.
-          Unsupported: tables inside a transform.
+          jax.errors.TracerArrayConversionError: tables inside a transform.
 
         Cost: as `count` beyond 2**62, with integers of as many bits as the largest sum times the
         bits of `count`: seconds for hundreds of variables.
@@ -375,11 +375,7 @@ class Network(Factors):
           0.7
         """
         self._floating("sample")
-        if not isinstance(shape, Sequence):
-            raise InvalidConfig(
-                where="Network.sample, shape", given=repr(shape), needed="a sequence of integers"
-            )
-        shape = tuple(require_size("Network.sample, shape", size) for size in shape)
+        shape = require_shape("Network.sample, shape", shape)
         if math.prod(shape) * len(self.variables) >= 2**31:
             raise InvalidConfig(
                 where="Network.sample, shape",

@@ -8,11 +8,10 @@ a `Rule`: every question is one on this loop.
 
 from __future__ import annotations
 
-import collections
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +30,6 @@ WORTH_A_STEP = 1 << 18
 """Candidates of a step above which it runs alone, where the caller can run it: XLA's own kernels
 of one step are faster than the loop from there on.
 """
-
-CUT_TOGETHER = 1 << 10
-"""The most entries of a table that is cut out together with others."""
 
 Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array]]
 Found = tuple[jax.Array, ...]
@@ -196,26 +192,8 @@ def cut(flat: jax.Array, start: int, shape: Sequence[int]) -> jax.Array:
 def cut_all(
     flat: jax.Array, starts: Sequence[int], shapes: Sequence[Sequence[int]]
 ) -> list[jax.Array]:
-    """Parts of a flat array. XLA CPU compiles a function for each slice, which takes five times as
-    long as one reduction of many slices: so small parts are added to zeros, 32 of a size at once.
-    """
-    groups: dict[int, list[int]] = collections.defaultdict(list)
-    found: list[Any] = [None] * len(starts)
-    for i, shape in enumerate(shapes):
-        groups[math.prod(shape)].append(i)
-    zero = np.zeros((), flat.dtype)
-    with_zeros = lax.optimization_barrier(jnp.stack([flat, jnp.zeros_like(flat)]))
-    for size, members in groups.items():
-        for first in range(0, len(members), 32):
-            some = members[first : first + 32]
-            if size > CUT_TOGETHER or len(some) == 1:
-                parts = [lax.slice(flat, (starts[i],), (starts[i] + size,)) for i in some]
-            else:
-                pairs = [lax.slice(with_zeros, (0, starts[i]), (2, starts[i] + size)) for i in some]
-                parts = lax.reduce(tuple(pairs), (zero,) * len(some), added, (0,))
-            for i, part in zip(some, parts, strict=True):
-                found[i] = lax.reshape(part, shapes[i])
-    return found
+    """Parts of a flat array."""
+    return [cut(flat, start, shape) for start, shape in zip(starts, shapes, strict=True)]
 
 
 def added(x: Found, y: Found) -> Found:

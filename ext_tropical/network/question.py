@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -179,15 +179,11 @@ def factor_of(label: str, earlier: int = 0) -> str:
 # --- the native library --------------------------------------------------------------------------
 
 
-class _Call(NamedTuple):
-    """A call as the library takes it; `attributes` are those of the custom call."""
-
-    attributes: dict[str, Any]
-    outputs: tuple[TensorMeta, ...]
-
-
 @functools.lru_cache(maxsize=256)
-def _call(op: Question, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> _Call:
+def _call(
+    op: Question, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]
+) -> tuple[dict[str, Any], tuple[TensorMeta, ...]]:
+    """The attributes of the custom call, and its outputs."""
     metas = [TensorMeta(dtype, shape) for dtype, shape in described]
     attributes = {
         "plan": integers(op.planned(metas), op.chosen),
@@ -196,7 +192,7 @@ def _call(op: Question, described: tuple[tuple[np.dtype, tuple[int, ...]], ...])
         "question": np.int64(op.number),
         "temperature": np.float64(getattr(op.algebra, "temperature", 1.0)),
     }
-    return _Call(attributes, tuple(op.infer_output_meta(metas)))
+    return attributes, tuple(op.infer_output_meta(metas))
 
 
 def _declines(op: Question, *metas: TensorMeta) -> str:
@@ -212,17 +208,15 @@ def unknown(algebra: Semiring, dtype: np.dtype) -> str:
 
 
 def _run(op: Question, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    call = _call(op, tuple((x.dtype, tuple(x.shape)) for x in arrays))
-    return in_program(
-        "network", call.outputs, arrays, "sequential", instructions="", **call.attributes
-    )
+    attributes, outputs = _call(op, tuple((x.dtype, tuple(x.shape)) for x in arrays))
+    return in_program("network", outputs, arrays, "sequential", instructions="", **attributes)
 
 
 def _eager(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
-    call = _call(op, tuple((x.dtype, x.shape) for x in arrays))
-    given, outs = on_host(call.outputs, arrays)
+    attributes, outputs = _call(op, tuple((x.dtype, x.shape) for x in arrays))
+    given, outs = on_host(outputs, arrays)
     pairs = np.array([(x.ctypes.data, x.size) for x in (*given, *outs)], np.int64)
-    plan, *at = call.attributes.values()
+    plan, *at = attributes.values()
     now("network", plan, plan.size, *[x.item() for x in at], pairs, len(given), len(outs))
     return outs
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -154,8 +153,8 @@ def tropical_einsum(
       [[0. 1.]
        [1. 0.]]
     """
-    problem = _problem(equation, operands, as_semiring(semiring), ties)
-    return _solve(problem, optimize, memory_limit, over)[0]
+    algebra = as_semiring(semiring)
+    return _answer(equation, operands, algebra, ties, None, optimize, memory_limit, over)[0]
 
 
 @names_itself
@@ -187,9 +186,9 @@ def tropical_einsum_with_argmax(
       (3.0, 2)
     """
     selective = as_selective(semiring, "tropical_einsum_with_argmax")
-    problem = _problem(equation, operands, selective, ties, Winners.STEPS)
-    value, steps, output = _solve(problem, optimize, memory_limit, over)
-    return TropicalResult(value, steps, output, selective)
+    wanted = Winners.STEPS
+    found = _answer(equation, operands, selective, ties, wanted, optimize, memory_limit, over)
+    return TropicalResult(*found, selective)
 
 
 @names_itself
@@ -224,40 +223,33 @@ def best_assignment(
       (6.0, {'i': 0, 'j': 1, 'k': 0}, True)
     """
     selective = as_selective(semiring, "best_assignment")
-    problem = _problem(equation, operands, selective, ties, Winners.LABELS)
-    value, coordinates, _ = _solve(problem, optimize, memory_limit, over)
+    value, labels, _ = _answer(
+        equation, operands, selective, ties, Winners.LABELS, optimize, memory_limit, over
+    )
     result = TropicalResult(value, (), "", selective)
-    labels = {problem.written.get(label, label): index for label, index in coordinates.items()}
-    return Assignment(value, dict(sorted(labels.items())), result.feasible)
+    return Assignment(value, labels, result.feasible)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Problem:
-    """Checked arguments; `written` are the labels of the interleaved form, by their letters."""
-
-    equation: str
-    operands: list[Any]
-    mode: Mode
-    written: Mapping[str, Any]
-
-
-def _problem(
+def _answer(
     equation: str | Operand,
     operands: Sequence[Operand],
     semiring: Semiring,
     ties: str,
-    winners: Winners | None = None,
-) -> _Problem:
+    winners: Winners | None,
+    optimize: Optimize,
+    memory_limit: int | None,
+    over: str | tuple[str, ...] | None,
+) -> tuple[jax.Array, Any, str]:
+    """Of checked arguments the value, the winners that are wanted, and the labels of the value."""
     equation, operands, written = read("tropical_einsum", equation, operands)
     where = f"tropical_einsum {shortened(equation)!r}"
-    ties = ties.value if isinstance(ties, Ties) else ties
-    if ties not in ("first", "split"):
+    if ties not in ("first", "split", *Ties):
         raise InvalidConfig(
             where=f"{where}, ties",
             given=repr(ties),
             needed="'first' or 'split'",
         )
-    if ties == "split" and not isinstance(semiring, SelectiveSemiring):
+    if Ties(ties) is Ties.SPLIT and not isinstance(semiring, SelectiveSemiring):
         raise InvalidConfig(
             where=f"{where}, ties",
             given=f"'split' under {semiring!r}",
@@ -267,27 +259,30 @@ def _problem(
     arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # if there are none, the plan gives the number that it needs
         one_dtype(where, semiring, [x.dtype for x in arrays], operands)
-    return _Problem(equation, arrays, Mode(semiring, Ties(ties), winners), written)
+    mode, memory_limit = Mode(semiring, Ties(ties), winners), byte_count(where, memory_limit)
+    spread = spread_over(where, over, arrays)
+    value, found, output = _solve(equation, arrays, mode, hashable(optimize), memory_limit, spread)
+    if winners is Winners.LABELS:
+        found = dict(sorted((written.get(label, label), index) for label, index in found.items()))
+    return value, found, output
 
 
 def _solve(
-    problem: _Problem,
+    equation: str,
+    operands: Sequence[Any],
+    mode: Mode,
     optimize: Optimize,
     memory_limit: int | None,
-    over: str | tuple[str, ...] | None,
+    spread: Spread | None,
 ) -> tuple[jax.Array, Any, str]:
     """(value, the winners that the mode asks for, labels of the value)."""
-    equation, operands, mode = problem.equation, problem.operands, problem.mode
-    where = f"tropical_einsum {shortened(equation)!r}"
-    memory_limit, optimize = byte_count(where, memory_limit), hashable(optimize)
-    spread = spread_over(where, over, operands)
     shapes = tuple(tuple(x.shape) for x in operands)
     if (
         memory_limit is None
         and spread is None
         and optimize == "auto"
         and is_step(equation)
-        and not _repeats(equation, shapes)
+        and not any(1 in shape for shape in shapes)  # such a label may be longer elsewhere
     ):
         layout = matmul_layout(equation).equation
         if len(layout.inputs) != len(operands):
@@ -306,7 +301,7 @@ def _solve(
         return (*_program(plan, mode)(*operands), plan.output)
     if mode.ties is Ties.SPLIT:
         raise Unsupported(
-            where=where,
+            where="tropical_einsum",
             given="ties='split' in slices",
             needed="all slices at once, because the winners are counted",
             fix="Leave out memory_limit and over, or ties.",
@@ -317,21 +312,6 @@ def _solve(
     sizes = dict(plan.whole)
     found = (TropicalStep(c, (sizes[c],), plan.output, index) for c, index in at.items())
     return value, tuple(found), plan.output
-
-
-def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether a label is of size 1 in one operand and longer in another one."""
-    if not any(1 in shape for shape in shapes):
-        return False
-    terms = matmul_layout(equation).equation.inputs
-    sizes = [
-        pair
-        for term, shape in zip(terms, shapes, strict=False)
-        for pair in zip(term, shape, strict=False)
-    ]
-    return not {label for label, size in sizes if size == 1}.isdisjoint(
-        label for label, size in sizes if size != 1
-    )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -32,8 +32,10 @@ from tenferro_jax.errors import (
     InvalidConfig,
     ShapeError,
     TenferroError,
+    Unsupported,
     shortened,
 )
+from tenferro_jax.shapes import Shaped
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
 from ..algebra.shipped import max_plus
@@ -147,6 +149,30 @@ def require_size(where: str, size: object, least: int = 0) -> int:
     raise InvalidConfig(where=where, given=repr(size), needed=f"an integer of at least {least}")
 
 
+def require_integers(where: str, x: Shaped) -> None:
+    """Raise DTypeError if an array is not one of integers."""
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise DTypeError(where=where, given=x.dtype.name, needed="integers")
+
+
+def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:
+    """Raise Unsupported if a size is symbolic."""
+    if not all(isinstance(size, int) for size in shape):
+        given = f"the symbolic shape {shape}"
+        raise Unsupported(where=where, given=given, needed=needed)
+
+
+def require_shape(where: str, shape: object) -> tuple[int, ...]:
+    """A sequence of sizes as ints.
+
+    Raises:
+      InvalidConfig: no sequence, or one of something else.
+    """
+    if not isinstance(shape, Sequence):
+        raise InvalidConfig(where=where, given=repr(shape), needed="a sequence of integers")
+    return tuple(require_size(where, size) for size in shape)
+
+
 def _shape(x: object, where: str) -> tuple[int, ...]:
     """The shape of an array, or a shape."""
     shape = getattr(x, "shape", x)
@@ -254,9 +280,7 @@ def require_possible(where: str, plan: Plan, itemsize: int, memory_limit: int | 
     """Refuse results that are larger than any machine, or that too many slices would be
     needed for.
     """
-    used = {i: {i} for i in range(len(plan.terms))}
     for number, step in enumerate(plan.steps, len(plan.terms)):
-        used[number] = set().union(*(used[i] for i in step.operands))
         most, needed = MOST_ENTRIES, f"at most {MOST_ENTRIES}"
         is_output = set(step.result) == set(plan.equation.output)
         if memory_limit is not None and not is_output:
@@ -264,18 +288,13 @@ def require_possible(where: str, plan: Plan, itemsize: int, memory_limit: int | 
             most = MOST_SLICES * memory_limit // itemsize
             needed = f"at most {MOST_SLICES} slices within memory_limit"
         if step.size > most:
-            tables = sorted(used[number])
-            named = ", ".join([*map(str, tables[:5]), *["..."] * (len(tables) > 5)])
-            fewer = (
-                "Take fewer of these operands, or drop labels from them, or pass another optimize."
-            )
             raise ShapeError(
                 where=where,
                 given=f"a result of {step.size} entries, one for each value of {len(step.result)} "
-                f"labels, in step {number}, "
-                f"{shortened(step.equation)}, of {len(tables)} operands: {named}",
+                f"labels, in step {number}, {shortened(step.equation)}",
                 needed=needed,
                 fix="Keep fewer labels in the output."
                 if is_output
-                else f"{fewer} or memory_limit.",
+                else "Take fewer operands, or drop labels from them, or pass another optimize or "
+                "memory_limit.",
             )

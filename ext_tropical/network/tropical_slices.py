@@ -344,8 +344,7 @@ class TropicalPlan(SlicedPlan):
         Cost: one slice, and some 0.6 ms to start it; a compilation for each plan in a process.
         """
         mode = self._mode(labels)
-        is_int = isinstance(number, int | np.integer) and not isinstance(number, bool)
-        if not is_int or not 0 <= number < self.slices:
+        if not isinstance(number, int | np.integer) or not 0 <= number < self.slices:
             raise self._wrong("run", f"slice {number!r}", f"a number from 0 to {self.slices - 1}")
         with jax.ensure_compile_time_eval():  # also where JAX traces something else
             value, found = _compiled(piece, self, mode)(self._arrays(operands), jnp.int32(number))

@@ -34,15 +34,13 @@ from ..algebra.semiring import (
     as_selective,
     require_methods,
 )
-from ..algebra.shipped import min_max, or_and
+from ..algebra.shipped import or_and
 from .at_winner import entries_at
 from .kernels import mosaic, selection
 from .kernels.summed import is_size
 from .layout import EinsumOp, best_of_devices, matmul_layout
 from .native.library import in_program, native, unserved
 from .weighted_sum import Place, WeightedSum
-
-SIXTEEN_BITS = ("bfloat16", "float16")
 
 
 class Outputs(enum.Enum):
@@ -252,7 +250,7 @@ def tangent_of(
 
 def work_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which candidates are made and compared, and cotangents added."""
-    return np.dtype("float32") if dtype.name in SIXTEEN_BITS else dtype
+    return np.dtype("float32") if dtype.name in ("bfloat16", "float16") else dtype
 
 
 def widened(x: jax.Array) -> jax.Array:
@@ -310,15 +308,9 @@ def _is_reduced(batch: int, contracted: int, rows: int, columns: int) -> bool:
     )
 
 
-def _is_reduced_or_dot(batch: int, contracted: int, rows: int, columns: int) -> bool:
-    """Under min_max XLA takes half as long for one row and one column."""
-    return rows * columns == 1 or _is_reduced(batch, contracted, rows, columns)
-
-
 def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the library does."""
-    ways = {or_and: selection.fits_one_reduction, min_max: _is_reduced_or_dot}
-    is_reduced = ways.get(op.algebra, _is_reduced)
+    is_reduced = selection.fits_one_reduction if op.algebra == or_and else _is_reduced
     return _not_served(op, metas, _NATIVE_DTYPES, is_reduced) or native().problem
 
 

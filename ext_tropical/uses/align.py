@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
@@ -25,6 +25,7 @@ from ..algebra.semiring import (
     lowest,
 )
 from ..algebra.shipped import LogSumExp, max_plus
+from ..network.tropical_plan import require_numbers, require_size
 from ..step.einsum_op import one_dtype
 from .alignment_op import Alignment
 
@@ -151,7 +152,6 @@ def align(
     table = jnp.asarray(as_array(scores, "align, scores"))
     one_dtype("align, scores", algebra, [table.dtype], [scores])
     _require_sizes(table.shape)
-    band = int(band) if isinstance(band, np.integer) else band
     is_affine, is_local = gap_open is not None, mode == "local"
     if mode not in ("global", "local"):
         raise InvalidConfig(where="align, mode", given=repr(mode), needed="'global' or 'local'")
@@ -163,7 +163,14 @@ def align(
             fix="Without gaps there is only global warping.",
         )
     if band is not None:
-        _require_band(band, table.shape, is_whole=lengths is None and not is_local)
+        band = require_size("align, band", band)
+        apart = abs(table.shape[0] - table.shape[1])
+        if lengths is None and not is_local and band < apart:
+            raise InvalidConfig(
+                where="align, band",
+                given=f"{band} for {table.shape[0]} and {table.shape[1]} elements",
+                needed=f"at least {apart}, their difference: the band has no global alignment",
+            )
         band = min(band, max(table.shape))  # more than the longer sequence is no band
     each = (
         jnp.asarray(algebra.one(table.dtype))
@@ -187,33 +194,13 @@ def align(
 
 
 def _require_sizes(shape: Sequence[object]) -> None:
-    if any(not isinstance(size, int) for size in shape):
-        raise Unsupported(
-            where="align",
-            given=f"a symbolic size, {shape}",
-            needed="known sizes, which determine the number of steps",
-            fix="Export with concrete sizes, and pass lengths.",
-        )
+    require_numbers("align", shape, "numbers, which say how many steps there are; pass lengths too")
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(
             where="align, scores",
             given=f"shape {tuple(shape)}",
             needed="(m, n), m and n at least 1",
             fix="One row for each element of the first sequence; for many use jax.vmap.",
-        )
-
-
-def _require_band(band: object, shape: Sequence[int], *, is_whole: bool) -> None:
-    if not isinstance(band, int) or isinstance(band, bool) or band < 0:
-        raise InvalidConfig(
-            where="align, band", given=repr(band), needed="None or a non-negative integer"
-        )
-    apart = abs(shape[0] - shape[1])
-    if is_whole and band < apart:
-        raise InvalidConfig(
-            where="align, band",
-            given=f"{band} for {shape[0]} and {shape[1]} elements",
-            needed=f"at least {apart}, their difference: the band has no global alignment",
         )
 
 

@@ -15,12 +15,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from ..algebra.shipped import LogSumExp, max_plus
+from ..network.tropical_plan import require_integers, require_numbers, require_shape, require_size
 from ..step.einsum_op import one_dtype
 from .chain_op import ChainSamples, ChainScore
 from .chain_recurrence import along, each_column, each_state
@@ -234,10 +235,7 @@ class Chain:
         op, arrays = _checked(self, where, _ALL)
         given = jnp.asarray(as_array(states, f"{where}, states"))
         count = arrays[2].shape[-2]
-        if not jnp.issubdtype(given.dtype, jnp.integer):
-            raise DTypeError(
-                where=f"{where}, states", given=given.dtype.name, needed="integers (..., T)"
-            )
+        require_integers(f"{where}, states", given)
         if not given.ndim or given.shape[-1] != count:
             raise ShapeError(
                 where=f"{where}, states", given=f"shape {given.shape}", needed=f"(..., {count})"
@@ -295,11 +293,7 @@ class Chain:
         where = "Chain.sample"
         op, arrays = _checked(self, where, _ALL)
         require_numbers(where, arrays[2].shape, "sizes that are numbers")
-        sizes = shape if isinstance(shape, Sequence) else (-1,)
-        if not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
-            raise InvalidConfig(
-                where=f"{where}, shape", given=repr(shape), needed="a sequence of sizes"
-            )
+        sizes = require_shape(f"{where}, shape", shape)
         lead, count = _lead(where, arrays, op.ranks), arrays[2].shape[-2]
         drawn = (*lead, math.prod(sizes), count)
         # Uniforms of 8 bits would draw other chances.
@@ -315,12 +309,9 @@ def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring |
     algebra = as_selective(semiring, where)
     op, arrays = _checked(chain, where, algebra)
     if k is not None:
-        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k < 2**31:
-            raise InvalidConfig(
-                where=f"{where}, k", given=repr(k), needed="None or an integer from 1 to 2**31 - 1"
-            )
+        k = require_size(f"{where}, k", k, 1)
         require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
-    op = dataclasses.replace(op, k=int(k or 0), detailed=True)
+    op = dataclasses.replace(op, k=k or 0, detailed=True)
     return ChainPath(*mapped(where, functools.partial(apply, op), arrays, *op.ranks))
 
 
@@ -329,13 +320,6 @@ def partition(chain: Chain, where: str, family: type[ChainScore]) -> jax.Array:
     op, arrays = _checked(chain, where, _ALL)
     op = family(op.semiring, op.band, op.has_length, op.has_columns)
     return mapped(where, functools.partial(apply, op), arrays, *op.ranks)[0]
-
-
-def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:
-    """Raise Unsupported if a size is symbolic."""
-    if not all(isinstance(size, int) for size in shape):
-        given = f"the symbolic shape {shape}"
-        raise Unsupported(where=where, given=given, needed=needed)
 
 
 def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, list[jax.Array]]:
@@ -353,8 +337,7 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
         if (x := getattr(chain, name)) is not None
     }
     for name, x in integers.items():
-        if not jnp.issubdtype(x.dtype, jnp.integer):
-            raise DTypeError(where=f"{where}, {name}", given=x.dtype.name, needed="integers")
+        require_integers(f"{where}, {name}", x)
     one_dtype(where, semiring, [x.dtype for x in (initial, transition, emission, *final)], given)
     if transition.ndim == 2:
         transition = transition.reshape(1, *transition.shape)

@@ -1,17 +1,15 @@
-"""Powers of a matrix in a semiring; and closures: the best walks of any length.
-
-A closure is that of Floyd and Warshall: nodes are allowed one after another as inner nodes of
-walks. Blocks of nodes are allowed at once, so that nearly all work is products of matrices by the
-step op. The node before the last of each walk is found afterwards, by one product of the closure
-with the edges, where values get strictly worse along these nodes. Where they do not, as along edges
-of weight zero and below, it is kept while nodes are allowed, which takes three times as long.
+"""Closures: the best walks of any length, by Floyd and Warshall: nodes are allowed one after
+another as inner nodes of walks. Blocks of nodes are allowed at once, so that nearly all work is
+products of matrices by the step op. The node before the last of each walk is found afterwards,
+by one product of the closure with the edges, where values get strictly worse along these nodes.
+Where they do not, as along edges of weight zero and below, it is kept while nodes are allowed,
+which takes three times as long.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from typing import Any
 
 import jax
@@ -21,20 +19,19 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import (
     SelectiveSemiring,
-    Semiring,
     as_selective,
-    as_semiring,
     highest,
     lowest,
 )
 from ..algebra.shipped import max_mul, max_plus, min_plus, or_and
 from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argmax
+from ..network.tropical_plan import require_numbers
 from ..step.at_winner import entries_at
 from ..step.einsum_op import one_dtype
 from ..step.weighted_sum import Place
@@ -49,71 +46,6 @@ BLOCK = 64
 """Nodes that are allowed at once. A product over fewer takes longer for each candidate; more cost
 more inside of the block, where they are allowed one by one.
 """
-
-
-def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -> jax.Array:
-    """a (x) a (x) ... (x) a, n times: entry [i, j] is the semiring's plus, under max_plus the best,
-    over walks of exactly n edges from i to j.
-
-    Under max_mul this holds for entries that are not negative.
-
-    Args:
-      a: (..., m, m); leading dimensions are batches.
-      n: a Python integer from 0; 0 gives the identity: the semiring's one on the diagonal, its zero
-        elsewhere.
-      semiring: a semiring or its name.
-
-    Returns:
-      An array of a's shape and dtype.
-
-    Raises:
-      ShapeError: the last two sizes differ, or there are none.
-      InvalidConfig: n is negative or not an integer.
-      DTypeError: a is not an operand for `tropical_einsum`.
-
-    Cost: at most 2 log2(n) products of `tropical_einsum`.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> a = jnp.array([[0.0, 3.0], [1.0, 0.0]])
-      >>> print(matrix_power(a, 4))
-      [[8. 7.]
-       [5. 8.]]
-    """
-    algebra = as_semiring(semiring)
-    a = _square_matrix(a, algebra, "matrix_power")
-    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 0:
-        raise InvalidConfig(
-            where="matrix_power, n",
-            given=repr(n),
-            needed="a non-negative integer",
-            fix="Pass the number of factors.",
-        )
-    if n == 0:
-        one, zero = (jnp.full(a.shape, f(a.dtype), a.dtype) for f in (algebra.one, algebra.zero))
-        return jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero)
-    product = functools.partial(tropical_einsum, "...ij,...jk->...ik", semiring=algebra)
-    bits = bin(n)[:1:-1]
-    squares = itertools.accumulate(bits[1:], lambda x, _: product(x, x), initial=a)
-    return functools.reduce(product, itertools.compress(squares, map(int, bits)))
-
-
-def _square_matrix(
-    given: ArrayLike,
-    semiring: Semiring,
-    where: str,
-    rank: int | None = None,
-) -> jax.Array:
-    a = jnp.asarray(as_array(given, where))
-    if a.ndim < 2 or a.ndim != (rank or a.ndim) or a.shape[-1] != a.shape[-2]:
-        raise ShapeError(
-            where=where,
-            given=f"shape {a.shape}",
-            needed="a square matrix" if rank else "square matrices along the last two axes",
-            fix="Correct the array; for many use jax.vmap." if rank else "",
-        )
-    one_dtype(where, semiring, [a.dtype], [given])
-    return a
 
 
 @jax.tree_util.register_dataclass
@@ -278,17 +210,21 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
       [0, 2, 1]
     """
     algebra = as_selective(semiring, "closure")
-    a = _square_matrix(a, algebra, "closure", rank=2)
-    if not isinstance(a.shape[0], int):
-        raise Unsupported(
+    weights = jnp.asarray(as_array(a, "closure"))
+    if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
+        raise ShapeError(
             where="closure",
-            given=f"a symbolic size, {a.shape[0]}",
-            needed="a known number of nodes, which determines the number of blocks",
-            fix="Export with a concrete shape.",
+            given=f"shape {weights.shape}",
+            needed="a square matrix",
+            fix="Correct the array; for many use jax.vmap.",
         )
+    one_dtype("closure", algebra, [weights.dtype], [a])
+    require_numbers(
+        "closure", weights.shape, "a number of nodes, which says how many blocks there are"
+    )
     run = on_automatic_axes(_closed, lambda a, _: jax.typeof(a).sharding.spec)
-    value, converged = run(a, algebra)
-    return ClosureResult(value, converged, a, algebra)
+    value, converged = run(weights, algebra)
+    return ClosureResult(value, converged, weights, algebra)
 
 
 @functools.partial(jax.jit, static_argnums=1)

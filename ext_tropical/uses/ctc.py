@@ -14,7 +14,8 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
-from .chain import Chain, mapped, narrow, partition, require_numbers
+from ..network.tropical_plan import require_numbers
+from .chain import Chain, mapped, narrow, partition
 from .chain_op import ChainByEmission
 from .chain_recurrence import each_state
 

@@ -13,10 +13,8 @@ from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import (
-    DTypeError,
     InvalidConfig,
     ShapeError,
-    Unsupported,
     require_kind,
 )
 from tenferro_jax.extension import apply
@@ -24,6 +22,7 @@ from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey, as_selective, highest, lowest
 from ..algebra.shipped import max_plus, min_max, min_plus, or_and
+from ..network.tropical_plan import require_integers, require_size
 from ..step.einsum_op import one_dtype
 from .path_op import PathSearch
 from .segments import Segments, best_of, inside
@@ -47,7 +46,8 @@ class EdgeGraph:
         order; and the number of each edge, or (0,) where they are sorted. Made from the others.
 
     Raises:
-      ShapeError, DTypeError, InvalidConfig: other arrays, a node out of range, tracers.
+      ShapeError, DTypeError, InvalidConfig: other arrays, a node out of range.
+      jax.errors.TracerBoolConversionError: tracers; make the graph outside the transform.
 
     Cost: a stable sort if senders are not sorted.
 
@@ -65,8 +65,9 @@ class EdgeGraph:
     by_sender: Any = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        n = require_size("EdgeGraph, n", self.n)
         senders, receivers = ends = [
-            _nodes(getattr(self, name), self.n, f"EdgeGraph, {name}")
+            _nodes(getattr(self, name), n, f"EdgeGraph, {name}")
             for name in ("senders", "receivers")
         ]
         if senders.shape != receivers.shape or senders.ndim != 1:
@@ -76,7 +77,7 @@ class EdgeGraph:
                 needed="two arrays (E,)",
             )
         order, ends = np.zeros(0, np.int32), [*map(jnp.asarray, ends)]
-        made = {"senders": ends[0], "receivers": ends[1], "n": int(self.n)}
+        made = {"senders": ends[0], "receivers": ends[1], "n": n}
         if np.any(senders[1:] < senders[:-1]):
             order = np.argsort(senders, kind="stable").astype(np.int32)
             ends = [jnp.asarray(x[order]) for x in (senders, receivers)]
@@ -161,22 +162,10 @@ def _nodes(given: ArrayLike, count: int, where: str) -> Any:
         array = array if isinstance(given, jax.Array) else np.asarray(given)  # also inside jit
     if np.size(array) == 0:
         array = np.zeros(np.shape(array), np.int32)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise DTypeError(where=where, given=array.dtype.name, needed="integers")
+    require_integers(where, array)
     if isinstance(array, jax.core.Tracer):
-        if where.startswith("EdgeGraph"):
-            raise InvalidConfig(
-                where=where,
-                given="tracers, whose values are not known",
-                needed="arrays, which are sorted and checked",
-                fix="Make the graph outside the transform, and pass it as an argument.",
-            )
         return inside(array, count, -1)
     known = np.asarray(array)
-    if not isinstance(count, int | np.integer) or not 0 <= count < 2**31 - 1:
-        raise InvalidConfig(
-            where="EdgeGraph, n", given=repr(count), needed="an int from 0 to 2**31 - 2"
-        )
     wrong = np.flatnonzero((known < 0) | (known >= count))
     if len(wrong):
         raise InvalidConfig(
@@ -242,18 +231,11 @@ class ShortestPaths:
 
         Raises:
           InvalidConfig: target is no node, or at no index of one source.
-          Unsupported: inside a transform, where the length is not known.
+          jax.errors.TracerArrayConversionError: inside a transform, where the length is not known.
 
         Cost: that of copying a source's last edges, and its length.
         """
         where, last = "ShortestPaths.edges", self.last_edges
-        if isinstance(last, jax.core.Tracer):
-            raise Unsupported(
-                where=where,
-                given="paths that are traced, whose lengths are not known",
-                needed="concrete arrays",
-                fix="Return the paths from the transform, or follow last_edges in a loop.",
-            )
         index = at if isinstance(at, tuple) else (at,)
         if len(index) != last.ndim - 1:
             raise InvalidConfig(
@@ -277,7 +259,7 @@ class ShortestPaths:
           at: as in `edges`.
 
         Raises:
-          InvalidConfig, Unsupported: as `edges`.
+          InvalidConfig, jax.errors.TracerArrayConversionError: as `edges`.
 
         Example:
           >>> graph = EdgeGraph([0, 0, 1], [1, 2, 2], n=3)

@@ -10,11 +10,12 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import DTypeError, ShapeError
+from tenferro_jax.errors import ShapeError
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import max_plus, min_plus
+from ..network.tropical_plan import require_integers
 
 
 class Segments(NamedTuple):
@@ -73,8 +74,7 @@ def _segments(
 ) -> Segments:
     values = jnp.asarray(as_array(data, f"{where}, data"))
     places = jnp.asarray(as_array(ids, f"{where}, segment_ids"))
-    if not jnp.issubdtype(places.dtype, jnp.integer):
-        raise DTypeError(where=f"{where}, segment_ids", given=places.dtype.name, needed="integers")
+    require_integers(f"{where}, segment_ids", places)
     if values.ndim != 1 or values.shape != places.shape:
         raise ShapeError(
             where=where,

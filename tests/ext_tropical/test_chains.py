@@ -44,52 +44,18 @@ def score_of(name, states, initial, transition, emission):
     return score
 
 
-def every_sequence(name, *inputs):
-    """(score, states) of the best sequence; of equal ones that with the smallest last state, then
-    the smallest before it, ...
-    """
-    best, found = ALGEBRAS[name].zero, None
-    for backwards in itertools.product(range(len(inputs[0])), repeat=len(inputs[2])):
-        score = score_of(name, backwards[::-1], *inputs)
-        if ALGEBRAS[name].better(score, best):
-            best, found = score, backwards[::-1]
-    return best, found
-
-
 def model(rng, values, states, length):
     return [rng.choice(values, shape) for shape in ((states,), (states, states), (length, states))]
-
-
-@pytest.mark.few(6)
-@pytest.mark.parametrize("name", VALUES)
-@pytest.mark.parametrize(("states", "length"), [(1, 1), (3, 1), (1, 4), (2, 5), (3, 4)])
-def test_brute_force(name, states, length):
-    """Few distinct values, so that equal sequences and impossible ones are many."""
-    rng = np.random.default_rng(states * 10 + length)
-    impossible = 0
-    for _ in range(6):
-        inputs = model(rng, VALUES[name], states, length)
-        score, found = every_sequence(name, *inputs)
-        result = viterbi(*inputs, semiring=name)
-        assert result.states.dtype == np.int32
-        np.testing.assert_array_equal(result.score, score)
-        assert bool(result.feasible) == (found is not None)
-        if (
-            name == "min_max" and found
-        ):  # a worse beginning may be part of a best sequence, which is then another one
-            assert score_of(name, result.states.tolist(), *inputs) == score
-        else:
-            np.testing.assert_array_equal(result.states, found or [-1] * length)
-        impossible += found is None
-    assert impossible < 6
 
 
 @pytest.mark.few(6)
 @pytest.mark.parametrize("k", [1, 3, 20])
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize(("states", "length"), [(1, 1), (3, 1), (1, 4), (2, 4), (3, 3)])
-def test_the_k_best_against_brute_force(name, states, length, k):
-    """No tie is lost, and equally good sequences come in the order of their last states."""
+def test_the_best_and_the_k_best_against_brute_force(name, states, length, k):
+    """Few distinct values, so that equal sequences and impossible ones are many. No tie is lost, and
+    equally good sequences come in the order of their last states.
+    """
     rng = np.random.default_rng(states * 10 + length)
     algebra = ALGEBRAS[name]
     for _ in range(4):
@@ -111,6 +77,13 @@ def test_the_k_best_against_brute_force(name, states, length, k):
         np.testing.assert_array_equal(result.feasible, np.arange(k) < found)
         assert (np.asarray(result.states)[found:] == -1).all()
         states_found = [tuple(row) for row in result.states[:found].tolist()]
+        one = viterbi(*inputs, semiring=name)
+        assert (one.states.dtype, bool(one.feasible)) == (np.int32, found > 0)
+        np.testing.assert_array_equal(one.score, result.score[0])
+        if name != "min_max":  # a worse beginning may be part of another best sequence
+            np.testing.assert_array_equal(one.states, want[0][1] if want else [-1] * length)
+        elif want:
+            assert score_of(name, one.states.tolist(), *inputs) == want[0][0]
         if name in ("max_plus", "min_plus", "max_mul"):
             assert states_found == [row for _, row in want]
         else:  # equally good sequences may come in another order
@@ -122,9 +95,10 @@ def test_the_k_best_against_brute_force(name, states, length, k):
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_dtypes(dtype):
     inputs = [x.astype(dtype) for x in model(np.random.default_rng(0), np.arange(-4, 1), 3, 4)]
-    result, want = viterbi(*inputs), every_sequence("max_plus", *(x.tolist() for x in inputs))
+    result, want = viterbi(*inputs), viterbi(*(x.astype(float) for x in inputs))
     assert result.score.dtype == dtype
-    assert (int(result.score), tuple(result.states.tolist())) == want
+    assert float(result.score) == float(want.score)
+    np.testing.assert_array_equal(result.states, want.states)
 
 
 def test_integer_infinity_is_no_way():
@@ -477,41 +451,6 @@ def test_numbers_that_are_none():
         assert (np.asarray(chain.sample(jax.random.key(0), (3,))) == -1).all()
 
 
-def test_a_crf_against_torch_struct():
-    """Numbers of torch-struct 0.5 for the same scores, tags and steps of training."""
-    wave = lambda *shape: 2 * np.sin(np.arange(1, 1 + np.prod(shape)) ** 2.0).reshape(shape)
-    asked = lambda tables: Chain(*tables, np.array([7, 5, 2]))
-    tags, losses = np.arange(21).reshape(3, 7) ** 2 % 4, []
-    learn = jax.jit(jax.value_and_grad(lambda tables: -asked(tables).log_prob(tags).sum()))
-    with jax.enable_x64(True):
-        weights = tables = [wave(4), wave(4, 4), wave(3, 7, 4)]
-        for _ in range(21):
-            loss, slopes = learn(weights)
-            losses.append(float(loss))
-            weights = [x - 0.1 * slope for x, slope in zip(weights, slopes, strict=True)]
-        chain = asked(tables)
-        found = {
-            "losses": np.array(losses[::10]),
-            "partition": chain.log_partition(),
-            "entropy": chain.entropy(),
-            "three best": chain.best(k=3).score.T,
-            "uses": chain.marginals().transitions.sum((0, 1))[2],
-        }
-    want = {
-        "losses": [44.517576, 1.926265, 0.525936],
-        "partition": [17.318656, 11.883377, 6.476973],
-        "entropy": [2.941854, 3.025382, 0.241712],
-        "three best": [
-            [16.467914, 10.359283, 6.437223],
-            [15.1398, 9.93141, 1.784895],
-            [14.595784, 9.718969, 1.747941],
-        ],
-        "uses": [0.500494, 0.149878, 5.091837, 0.044735],
-    }
-    for name, numbers in want.items():
-        np.testing.assert_allclose(found[name], numbers, atol=1e-6)
-
-
 # --- the library ----------------------------------------------------------------------------------
 
 SCORES = ("max_plus", "min_plus", "max_mul", "min_max")
@@ -702,7 +641,7 @@ test_refusals = refusals(
     (DTypeError, "viterbi, transition", lambda: viterbi(OK[0], None, OK[2])),
     *(
         (InvalidConfig, "viterbi, k: given", functools.partial(viterbi, *OK, k=k))
-        for k in (0, -1, 2.0, True, np.array([1]), 2**31)
+        for k in (0, -1, 2.0, True, np.array([1]))
     ),
     (InvalidConfig, "semiring", lambda: viterbi(*OK, semiring="plus")),
     *(

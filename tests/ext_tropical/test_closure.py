@@ -1,6 +1,4 @@
-"""Powers and closures against products written out, SciPy's graph algorithms and every path; the
-walks re-walked.
-"""
+"""Closures against SciPy's graph algorithms; the walks re-walked."""
 
 import functools
 import itertools
@@ -13,12 +11,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csgraph, csr_array
 
-from ext_tropical import closure, log_sum_exp, min_plus
-from ext_tropical.uses.closure import BLOCK, ClosureResult, matrix_power
+from ext_tropical import closure, log_sum_exp
+from ext_tropical.uses.closure import BLOCK
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import equal
-from ..oracles import ALGEBRAS, object_einsum
+from ..oracles import ALGEBRAS
 from ..sweep import in_turn, times
 from .judges import refusals, temporary_bytes
 
@@ -39,65 +37,7 @@ def sparse(weights):
     return csr_array((weights[at], np.nonzero(at)), shape=weights.shape)
 
 
-# --- powers ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.few(5)
-@pytest.mark.parametrize("name", ALGEBRAS)
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_power_is_the_product_of_so_many_factors(name, n):
-    rng = np.random.default_rng(n)
-    a = rng.random((4, 4)) < 0.4 if name == "or_and" else rng.integers(0, 4, (4, 4)).astype(float)
-    want = functools.reduce(lambda x, y: object_einsum(name, "ij,jk->ik", x, y), [a] * n)
-    np.testing.assert_array_equal(matrix_power(a, n, semiring=name), want)
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", ALGEBRAS)
-def test_power_zero_is_the_identity(name):
-    a = np.zeros((2, 3, 3), bool if name == "or_and" else float)
-    got = matrix_power(a, 0, semiring=name)
-    assert got.dtype == a.dtype
-    np.testing.assert_array_equal(
-        got, np.where(np.eye(3, dtype=bool), ONES[name], ALGEBRAS[name].zero)[None].repeat(2, 0)
-    )
-
-
-def test_power_of_batches_and_its_gradient():
-    a = np.random.default_rng(0).integers(-5, 5, (2, 3, 4, 4)).astype(float)
-    got = matrix_power(a, 5)
-    equal(*((got[at], matrix_power(a[at], 5)) for at in np.ndindex(2, 3)))
-    total = jax.grad(lambda a: matrix_power(a, 5).sum())(a)
-    assert total.sum() == 5 * got.size  # every entry is a walk of five edges
-
-
-def test_power_under_log_sum_exp_is_a_power_of_exponentials():
-    a = np.random.default_rng(1).normal(size=(4, 4))
-    np.testing.assert_allclose(
-        matrix_power(a, 5, semiring=log_sum_exp()),
-        np.log(np.linalg.matrix_power(np.exp(a), 5)),
-        rtol=1e-12,
-    )
-
-
 test_refusals = refusals(
-    *(
-        (ShapeError, "matrix_power: given shape", functools.partial(matrix_power, a, 2))
-        for a in (np.ones((2, 3)), np.ones(3), 1.0)
-    ),
-    *(
-        (
-            InvalidConfig,
-            "matrix_power, n: given",
-            functools.partial(matrix_power, np.ones((2, 2)), n),
-        )
-        for n in (-1, 2.0, None, "2")
-    ),
-    (
-        DTypeError,
-        "matrix_power: given dtype complex128",
-        lambda: matrix_power(np.ones((2, 2), complex), 0),
-    ),
     *(
         (ShapeError, "closure: given shape", functools.partial(closure, np.zeros(shape)))
         for shape in [(2, 3), (3,), (), (2, 3, 3)]
@@ -116,7 +56,7 @@ test_refusals = refusals(
     ),
     (
         Unsupported,
-        "a symbolic size, n",
+        "symbolic shape",
         lambda: jax.eval_shape(
             closure, jax.ShapeDtypeStruct(jax.export.symbolic_shape("n") * 2, np.float64)
         ),
@@ -381,46 +321,6 @@ def test_gradient_follows_the_walk(name):
         for edge in itertools.pairwise(nodes_of(result, s, t)):
             want[edge] += 1
         np.testing.assert_array_equal(gradient(weights, s, t), want)
-
-
-def test_the_gradient_of_a_batch_is_that_of_each_graph():
-    """Also where one of them has a cycle that gets better."""
-    rng = np.random.default_rng(6)
-    graphs = np.stack([graph(rng, 6), graph(rng, 6, low=-9), graph(rng, 6)])
-
-    def total(graphs):
-        value = jax.vmap(lambda a: closure(a).value)(graphs)
-        return jnp.where(jnp.isfinite(value), value, 0).sum()
-
-    many = jax.jit(jax.grad(total))(graphs)
-    assert not closure(graphs[1]).converged.all()
-    np.testing.assert_array_equal(many, [jax.grad(total)(a[None])[0] for a in graphs])
-
-
-def test_integers_and_sixteen_bits():
-    weights = graph(np.random.default_rng(9), 9)
-    want, most = lengths(weights), np.iinfo(np.int32).max
-    whole = np.where(np.isfinite(weights), weights, most).astype(np.int32)
-    equal(
-        (closure(whole).value, np.where(np.isfinite(want), want, most)),
-        (closure(jnp.asarray(weights, "bfloat16")).value.astype(float), want),
-    )
-
-
-def test_the_result_is_a_pytree_for_jit_and_vmap():
-    rng = np.random.default_rng(10)
-    many = np.stack([graph(rng, 5) for _ in range(3)])
-    results = jax.jit(jax.vmap(closure))(many)
-    assert isinstance(results, ClosureResult)
-    walks = jax.jit(jax.vmap(lambda r: r.walk(0, 4)))(results)
-    befores = jax.vmap(lambda r: r.predecessors())(results)
-    for i, weights in enumerate(many):
-        one = closure(weights, semiring=min_plus)
-        equal(
-            (results.value[i], one.value),
-            (walks[i][walks[i] >= 0], one.walk(0, 4)),
-            (befores[i], one.predecessors()),
-        )
 
 
 def test_walks_are_the_same_wherever_a_result_is_asked_first():

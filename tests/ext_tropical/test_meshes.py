@@ -35,7 +35,6 @@ from ext_tropical.step.einsum_op import Outputs, TropicalEinsum
 from ext_tropical.step.log_einsum import LogEinsum
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import Place, WeightedSum
-from ext_tropical.uses.closure import matrix_power
 from tenferro_jax.conformance import check
 from tenferro_jax.extension.routes import routes
 
@@ -319,7 +318,6 @@ HIDDEN = [table(8), table(8, 8), table(16, 8)]
 PAIRS = [table(8, 16)]
 FUNCTIONS = {
     "closure": (walks, SMALL[:1]),
-    "matrix_power": (lambda a: matrix_power(a, 5), SMALL[:1]),
     "one step": (functools.partial(tropical_einsum, "ij,jk->ik"), SMALL[:2]),
     "small plan": (functools.partial(tropical_einsum, CHAIN), SMALL),
     "large plan": (functools.partial(tropical_einsum, LOOP), LARGE),

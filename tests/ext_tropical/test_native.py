@@ -201,7 +201,6 @@ def test_what_is_served_and_why_not():
         (route(x[:, :4], x[:4]), "one reduction does it"),
         (route(x[:8, :8], x[:8, :8]), "one reduction does it"),
         (route(x, equation="ij->j"), "one reduction does it"),
-        (route(x, x, equation="ij,ij->i", semiring=min_max), "one reduction does it"),
         (route(x[:0], x), "nothing to search"),
         (route(x, x, exporting=True), "not portable"),
     ):

@@ -4,11 +4,9 @@ gradient that follows.
 
 import functools
 import itertools
-import random
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import opt_einsum
 import pytest
@@ -31,12 +29,10 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupport
 
 from ..helpers import ends_in
 from ..oracles import ALGEBRAS, SIZES_OF_ONE, brute_force, log_einsum, object_einsum
-from ..sweep import in_turn, times
-from .bank import PATTERNS, sized
+from ..sweep import in_turn
 from .judges import (
     assignment_and_gradient,
     check_assignment,
-    places,
     refusals,
     temporary_bytes,
     uses,
@@ -184,7 +180,6 @@ def check_memory(equation, specs, limit, solve, **options):
         ("fc,bce->", ((64, 32), (50, 32, 64)), "bfloat16", max_plus),
         ("bcd,cfe,ce->bf", ((50, 32, 8), (32, 64, 50), (32, 50)), "float32", log_sum_exp(0.5)),
         ("jbi,kbj->ikb", ((64, 8, 64), (64, 8, 64)), "bfloat16", log_sum_exp()),
-        ("ia,jb->ij", ((500, 3), (500, 3)), "bfloat16", max_mul),  # four runs of the plan
     ],
 )
 def test_reductions_sixteen_bits_and_other_algebras_are_within_the_plan(
@@ -267,7 +262,7 @@ test_refusals = refusals(
     (DTypeError, "dtype: given 'foo'", lambda: plan_tropical_einsum("ij->", (2, 2), dtype="foo")),
     (
         ShapeError,
-        r"a result of 73786976294838206464 entries.* operands: 0, 1, 2, 3, 4, \.\.\.; needed",
+        "a result of 73786976294838206464 entries, .*; needed",
         lambda: tropical_einsum(
             f"{','.join(map(opt_einsum.get_symbol, range(66)))}->"
             + "".join(map(opt_einsum.get_symbol, range(66))),
@@ -404,10 +399,6 @@ def test_winners_are_the_first_of_the_repeated_entries(equation, shapes):
     value, winner = brute_force("max_plus", equation, *repeated(equation, operands))
     np.testing.assert_array_equal(result.value, value)
     np.testing.assert_array_equal(result.coordinates()["j"], winner)
-    value, _ = brute_force(
-        "max_mul", equation, *repeated(equation, operands)
-    )  # of entries of both signs
-    np.testing.assert_array_equal(tropical_einsum(equation, *operands, semiring="max_mul"), value)
 
 
 @pytest.mark.few(1)
@@ -442,88 +433,3 @@ def test_the_soft_neighbour_broadcasts_too():
 def test_a_diagonal_has_one_size():
     with pytest.raises(ShapeError, match="'i' of size 3, and of size 1 before"):
         tropical_einsum("ii->i", np.ones((1, 3)))
-
-
-# --- max_mul of entries of any sign ---------------------------------------------------------------
-
-ALONE = [
-    case
-    for case in map(sized, PATTERNS)
-    if len(case.terms) == 2
-    and any(case.equation.replace(label, "", 1).count(label) == 0 for label in case.sizes)
-]
-"""Equations of two operands with a label that stands once in them and not in the output."""
-
-
-def entries(case, dtype=float):
-    rng = np.random.default_rng(len(case.equation))
-    low = rng.integers(0, 10)  # from all negative to all positive
-    return [rng.permutation(rng.integers(low - 9, low + 1,
-    shape).astype(dtype)) if shape else rng.integers(-9, 9, ()).astype(dtype)
-            for shape in case.shapes]  # fmt: skip
-
-
-def check(case, operands, found):
-    """The assignment has NumPy's value, and the gradient is the partner's entry at each entry of
-    the assignment.
-    """
-    best, gradient = found
-    check_assignment("max_mul", case.equation, operands, best.value, best.labels)
-    where = places(case.equation, best.labels, best.value.shape)
-    chosen = [x[place] for x, place in zip(operands, where, strict=True)]
-    for x, place, partner, got in zip(operands, where, chosen[::-1], gradient, strict=True):
-        want = np.zeros(x.shape)
-        np.add.at(want, place, np.broadcast_to(partner, best.value.shape))
-        np.testing.assert_array_equal(got, want)
-
-
-solve = functools.partial(assignment_and_gradient, semiring="max_mul")
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("part", range(times(8)))
-def test_forms_of_equations_with_entries_of_any_sign(part):
-    cases = random.Random(part).sample(ALONE, 3)
-    given = [entries(case) for case in cases]
-    found = jax.jit(
-        lambda given: [solve(case.equation, *xs) for case, xs in zip(cases, given, strict=True)]
-    )(given)
-    for case, operands, each in zip(cases, given, found, strict=True):
-        check(case, operands, each)
-
-
-LARGE_CASE = sized("aij,jk->ik")._replace(sizes={"a": 32, "i": 16, "j": 16, "k": 16})
-
-
-@pytest.mark.slow
-def test_in_slices():
-    operands = [
-        -np.random.default_rng(0).integers(1, 99, shape).astype(float)
-        for shape in LARGE_CASE.shapes
-    ]
-    free = plan_tropical_einsum(LARGE_CASE.equation, *operands, semiring="max_mul")
-    plan = plan_tropical_einsum(
-        LARGE_CASE.equation,
-        *operands,
-        semiring="max_mul",
-        memory_limit=SCRATCH + (free.peak - SCRATCH) // 16,
-    )
-    assert {"i", "j"} <= set(plan.sliced)
-    check(LARGE_CASE, operands, solve(LARGE_CASE.equation, *operands, memory_limit=plan.peak))
-
-
-def test_symbolic_sizes_and_nothing_to_contract():
-    rows, columns = jax.export.symbolic_shape("n, m")
-    specs = (
-        jax.ShapeDtypeStruct((rows, columns), np.float32),
-        jax.ShapeDtypeStruct((columns,), np.float32),
-    )
-    program = jax.export.export(
-        jax.jit(lambda x, y: tropical_einsum("ij,j->", x, y, semiring="max_mul"))
-    )(*specs)
-    x, y = -np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3), -np.ones(3, np.float32)
-    assert program.call(x, y) == 6
-    assert tropical_einsum("ij,j->", x[:0], y, semiring="max_mul") == 0
-    assert jnp.isnan(
-        tropical_einsum("i,j->", np.array([1, np.nan]), y.astype(float), semiring="max_mul")
-    )

@@ -29,7 +29,7 @@ from ext_tropical.uses.paths import (
     sparse_matvec,
 )
 from ext_tropical.uses.segments import segment_max, segment_min
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
@@ -526,11 +526,6 @@ test_refusals = refusals(
     (DTypeError, "EdgeGraph, senders: given float64", lambda: EdgeGraph([0.5], [0], 2)),
     (ShapeError, "EdgeGraph: given senders", lambda: EdgeGraph([0, 1], [1], 2)),
     (InvalidConfig, "EdgeGraph, n", lambda: EdgeGraph([0], [0], 1.5)),
-    (
-        InvalidConfig,
-        "Make the graph outside",
-        lambda: jax.jit(lambda s: EdgeGraph(s, s, 2).n)(np.arange(2)),
-    ),
     (InvalidConfig, "from_matrix: given ndarray", lambda: EdgeGraph.from_matrix(np.eye(2))),
     (ShapeError, "a square matrix", lambda: EdgeGraph.from_matrix(scipy.sparse.csr_array((2, 3)))),
     (ShapeError, "weights: given shape", lambda: shortest_paths(TWO, np.ones(3), 0)),
@@ -551,11 +546,6 @@ test_refusals = refusals(
     ),
     (InvalidConfig, "at: given", lambda: shortest_paths(TWO, np.ones(2), [0]).path(1)),
     (InvalidConfig, "target: given 5", lambda: shortest_paths(TWO, np.ones(2), 0).path(5)),
-    (
-        Unsupported,
-        "lengths are not known",
-        lambda: jax.jit(lambda w: shortest_paths(TWO, w, 0).path(1))(np.ones(2)),
-    ),
     (InvalidConfig, "payload", lambda: PathSearch(max_plus, 3)),
     (InvalidConfig, "payload", lambda: PathSearch(min_plus, -1)),
     (ShapeError, "segment_max", lambda: segment_max(np.ones(2), np.arange(3), 2)),

@@ -32,7 +32,6 @@ from ext_tropical.algebra.semiring import SemiringKey
 from ext_tropical.network.value import TropicalNetwork
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
-from ext_tropical.uses.closure import matrix_power
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig
 from tenferro_jax.extension.registry import ExtensionFactory
@@ -402,9 +401,6 @@ test_refusals = refusals(
 )
 
 
-def test_reductions_and_powers():
+def test_reductions():
     x = np.arange(9, dtype=np.int32).reshape(3, 3)
     np.testing.assert_array_equal(tropical_reduce_sum(x, 1, semiring=Modulo(5)), x.sum(1) % 5)
-    for n in range(4):
-        power = np.linalg.matrix_power(x, n) % 11
-        np.testing.assert_array_equal(matrix_power(x, n, semiring=Modulo(11)), power)
