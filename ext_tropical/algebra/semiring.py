@@ -25,11 +25,6 @@ from tenferro_jax.extension.family import parse_family_id
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int64")
-OURS = "tenferro-ext-tropical"
-"""The package part of the ids of the semirings in this package."""
-
-PLAIN = (bool, int, float, str)
-"""The types that parameters of semirings may have."""
 
 
 class Semiring:
@@ -293,7 +288,7 @@ def as_semiring(value: object) -> Semiring:
     """
     found = _registered(value)
     # Ours are tested, and where plus selects they are needed only if nothing is contracted.
-    problem = "" if hasattr(found, "better") or _is_ours(found.id) else _not_neutral(found)
+    problem = "" if hasattr(found, "better") or is_ours(found.id) else _not_neutral(found)
     if problem:
         raise InvalidConfig(
             where=f"semiring {found.id}",
@@ -310,14 +305,15 @@ def _registered(value: object) -> Semiring:
     if isinstance(value, type) and value in _classes.values():
         value = value.id  # type: ignore[attr-defined]
     names = [id for id in _classes if value in (id, parse_family_id(id).op)]
-    found = [id for id in names if id == value or _is_ours(id)] or names  # our names stay ours
+    found = [id for id in names if id == value or is_ours(id)] or names  # our names stay ours
     if len(found) == 1:
         return wellformed(_found(SemiringKey(found[0])))
     raise _unknown(repr(value), found)
 
 
-def _is_ours(id: str) -> bool:
-    return parse_family_id(id).package == OURS
+def is_ours(id: str) -> bool:
+    """Whether a semiring is one of this package."""
+    return parse_family_id(id).package == "tenferro-ext-tropical"
 
 
 def wellformed(semiring: Semiring) -> Semiring:
@@ -327,7 +323,7 @@ def wellformed(semiring: Semiring) -> Semiring:
       InvalidConfig: a field that no payload can hold, or a method whose result has a wrong type.
     """
     for name, value in semiring.parameters.items():
-        if not isinstance(value, PLAIN):
+        if not isinstance(value, bool | int | float | str):
             raise InvalidConfig(
                 where=f"semiring {semiring.id}, field {name}",
                 given=repr(value),

@@ -85,9 +85,12 @@ def chain_form(net: Factors) -> ChainForm | None:
     """
     dtype = canonical_dtype(net.tables[0].dtype)
     sizes = {size for x in net.tables for size in x.shape}
-    if len(sizes) > 1 or dtype not in (np.float32, np.float64) or net.optimize != "auto":
-        return None
-    if net.memory_limit is not None or not all(map(is_on_host, net.tables)):
+    if (
+        len(sizes) > 1
+        or dtype not in (np.float32, np.float64)
+        or (net.optimize, net.memory_limit) != ("auto", None)
+        or not all(map(is_on_host, net.tables))
+    ):
         return None
     if len(order := chain_order(net.scopes)) < WORTH_A_CHAIN:
         return None

@@ -50,17 +50,12 @@ class TropicalNetwork(OfSemiring, Question):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.algebra, SelectiveSemiring | LogSumExp):
+        is_log = isinstance(self.algebra, LogSumExp) and self.with_labels is False
+        if not is_log and not (self.is_selective and isinstance(self.with_labels, bool)):
             raise InvalidConfig(
-                where=f"{self.family_id}, field semiring",
-                given=repr(self.algebra),
-                needed="a selective semiring, or log_sum_exp",
-            )
-        if not isinstance(self.with_labels, bool) or (self.with_labels and not self.is_selective):
-            raise InvalidConfig(
-                where=f"{self.family_id}, field with_labels",
-                given=f"{self.with_labels!r} under {self.algebra!r}",
-                needed="False, or True under a selective semiring",
+                where=f"{self.family_id}, fields semiring and with_labels",
+                given=f"{self.algebra!r}, {self.with_labels!r}",
+                needed="a selective semiring, or log_sum_exp without labels",
             )
         _ = self.network  # refuses a text that is no plan
 

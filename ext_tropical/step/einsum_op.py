@@ -27,11 +27,11 @@ from tenferro_jax.extension import (
 from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.semiring import (
-    OURS,
     OfSemiring,
     Semiring,
     SemiringKey,
     as_selective,
+    is_ours,
     require_methods,
 )
 from ..algebra.shipped import or_and
@@ -212,7 +212,7 @@ def one_dtype(
       InvalidConfig: a method of an author's semiring returns something else in this dtype.
     """
     if len(set(dtypes)) == 1 and dtypes[0].name in semiring.dtypes:
-        if not semiring.id.startswith(f"{OURS}."):
+        if not is_ours(semiring.id):
             require_methods(semiring, work_dtype(dtypes[0]))
         return dtypes[0]
     names = [dtype.name for dtype in dtypes]
@@ -294,9 +294,6 @@ def _not_served(
     return "one reduction does it" if is_reduced(*op.layout.extents(sizes)) else ""
 
 
-_NATIVE_DTYPES = ("float64", "float32", "int32", "bool")
-"""The dtypes of the library; 16-bit floats are computed in float32."""
-
 NATIVE_CANDIDATES = 1 << 10
 """Up to this number of candidates XLA's one reduction is faster than a call of the library."""
 
@@ -311,7 +308,8 @@ def _is_reduced(batch: int, contracted: int, rows: int, columns: int) -> bool:
 def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the library does."""
     is_reduced = selection.fits_one_reduction if op.algebra == or_and else _is_reduced
-    return _not_served(op, metas, _NATIVE_DTYPES, is_reduced) or native().problem
+    dtypes = ("float64", "float32", "int32", "bool")
+    return _not_served(op, metas, dtypes, is_reduced) or native().problem
 
 
 def run_native(
@@ -353,15 +351,10 @@ def run_native(
     return op.tensors(operands, found)
 
 
-_GPU_DTYPES = ("float32", "int32")
-"""The dtypes of the GPU kernel; 16-bit floats are computed in float32. The copy engine does not
-support float64.
-"""
-
-
 def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the kernel does."""
-    return _not_served(op, metas, _GPU_DTYPES, selection.fits_one_reduction) or mosaic.problem()
+    dtypes = ("float32", "int32")  # the copy engine does not support float64
+    return _not_served(op, metas, dtypes, selection.fits_one_reduction) or mosaic.problem()
 
 
 def run_gpu(

@@ -151,7 +151,16 @@ def align(
         )
     table = jnp.asarray(as_array(scores, "align, scores"))
     one_dtype("align, scores", algebra, [table.dtype], [scores])
-    _require_sizes(table.shape)
+    require_numbers(
+        "align", table.shape, "numbers, which say how many steps there are; pass lengths too"
+    )
+    if table.ndim != 2 or 0 in table.shape:
+        raise ShapeError(
+            where="align, scores",
+            given=f"shape {table.shape}",
+            needed="(m, n), m and n at least 1",
+            fix="One row for each element of the first sequence; for many use jax.vmap.",
+        )
     is_affine, is_local = gap_open is not None, mode == "local"
     if mode not in ("global", "local"):
         raise InvalidConfig(where="align, mode", given=repr(mode), needed="'global' or 'local'")
@@ -191,17 +200,6 @@ def align(
     run = on_automatic_axes(functools.partial(apply, op))
     score, *path = run(table, each, first, *known)
     return AlignResult(score, path[0] if path else None)
-
-
-def _require_sizes(shape: Sequence[object]) -> None:
-    require_numbers("align", shape, "numbers, which say how many steps there are; pass lengths too")
-    if len(shape) != 2 or 0 in shape:
-        raise ShapeError(
-            where="align, scores",
-            given=f"shape {tuple(shape)}",
-            needed="(m, n), m and n at least 1",
-            fix="One row for each element of the first sequence; for many use jax.vmap.",
-        )
 
 
 def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) -> jax.Array:

@@ -176,23 +176,16 @@ class ChainScore(OfSemiring, ChainOp):
         OfSemiring.__post_init__(self)
         ChainOp.__post_init__(self)
         is_log = isinstance(self.algebra, LogSumExp)
-        if is_log and self.algebra.temperature != 1:
-            raise InvalidConfig(
-                where=f"{self.family_id}, field semiring",
-                given=repr(self.algebra),
-                needed="temperature 1",
-                fix="Divide the scores by it, and multiply the result.",
-            )
         selects = isinstance(self.algebra, SelectiveSemiring)
         if (
-            not (is_log or selects)
+            not (selects or (is_log and self.algebra.temperature == 1))
             or type(self.k) is not int
             or not 0 <= self.k < (1 if is_log else 2**31)
         ):
             raise InvalidConfig(
                 where=f"{self.family_id}, payload",
                 given=repr(self),
-                needed="a selective semiring and k from 0, or log_sum_exp and k = 0",
+                needed="a selective semiring and k from 0, or log_sum_exp(1) and k = 0",
             )
 
     @property
