@@ -107,7 +107,7 @@ def plan_tropical_einsum(
 
     Raises:
       InvalidConfig, ShapeError: the equation cannot be read or does not fit.
-      DTypeError: not a dtype.
+      TypeError: not a dtype.
       InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit
         that no slices reach; the text gives the least possible limit.
       Unsupported: a memory limit with symbolic sizes.
@@ -130,7 +130,7 @@ def plan_tropical_einsum(
     return cached_plan(
         equation,
         shapes,
-        _dtype(dtype),
+        jax.dtypes.canonicalize_dtype(jnp.dtype(dtype)),
         hashable(optimize),
         byte_count(f"tropical_einsum {shortened(equation)!r}", memory_limit),
         algebra,
@@ -190,15 +190,6 @@ def _shape(x: object, where: str) -> tuple[int, ...]:
 def _is_size(size: Any) -> bool:
     is_number = isinstance(size, int | np.integer) and not isinstance(size, bool)
     return bool(size >= 0) if is_number else jax.export.is_symbolic_dim(size)
-
-
-def _dtype(dtype: DTypeLike) -> Any:
-    try:
-        return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
-    except TypeError as error:
-        raise DTypeError(
-            where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype"
-        ) from error
 
 
 @functools.lru_cache(maxsize=256)

@@ -186,12 +186,9 @@ def _shared_tangent(
     )
 
     def block(start: Mapping[str, jax.Array], largest: jax.Array, *arrays: jax.Array) -> jax.Array:
-        def slice_value(*parts: jax.Array) -> jax.Array:
-            return widened(solved(plan.plan, parts, mode)[0])
-
         sides = arrays[: len(terms)], arrays[len(terms) :]
         here, moved = (plan.parts(terms, side, start) for side in sides)
-        own, change = jax.jvp(slice_value, here, moved)
+        own, change = jax.jvp(lambda *xs: widened(solved(plan.plan, xs, mode)[0]), here, moved)
         (total,) = plan.parts((plan.output,), (largest,), start)
         return semiring.share(own, total) * change
 

@@ -452,9 +452,8 @@ def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
 
 def _entropy(op: ChainScore, *arrays: jax.Array) -> jax.Array:
     score, *uses = apply(op, *arrays)
-    for use, x in zip(uses, arrays, strict=False):
-        score -= jnp.sum(use * jnp.where(use > 0, x, 0))  # impossible states are not used
-    return score
+    pairs = zip(uses, arrays, strict=False)
+    return score - sum(jnp.sum(use * jnp.where(use > 0, x, 0)) for use, x in pairs)
 
 
 def _ended(

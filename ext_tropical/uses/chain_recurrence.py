@@ -131,8 +131,9 @@ def messages_of(
         return new, found if winners else new
 
     def steps(message: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
-        run = jax.checkpoint(step, prevent_cse=False) if is_log else step  # candidates are not kept
-        return lax.scan(run, message, given)
+        # Derivatives do not keep the candidates.
+        body = jax.checkpoint(step, prevent_cse=False) if is_log else step
+        return lax.scan(body, message, given)
 
     def block(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
         shift = shift_of(message)[0]

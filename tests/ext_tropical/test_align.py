@@ -341,3 +341,28 @@ test_refusals = refusals(
     (InvalidConfig, "semiring", functools.partial(align, TABLE, semiring="plus")),
     (Unsupported, "symbolic shape", symbolic),
 )
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("mode", ["global", "local"])
+@pytest.mark.parametrize(("gap", "gap_open"), [(-1, -1), (-1, -11), (-2, -10), (-5, -6)])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 30), (70, 70), (150, 130), (40, 300)])
+def test_proteins_against_parasail(dtype, mode, gap, gap_open, shape):
+    """float32 and float64 natively, where the library is built; int32 by XLA. Its first entry of a
+    gap is worth `open`, each later one `extend`, as ours.
+    """
+    parasail = pytest.importorskip("parasail", reason="pip install parasail (extra test)")
+    run = {"global": parasail.nw_trace_scan_32, "local": parasail.sw_trace_scan_32}[mode]
+    rng, letters = np.random.default_rng(sum(shape)), "ARNDCQEGHILKMFPSTWYV"
+    first, second = ("".join(rng.choice(list(letters), size)) for size in shape)
+    judge = run(first, second, -gap_open, -gap, parasail.blosum62)
+    place = parasail.blosum62.mapper
+    rows, columns = ([place[ord(letter)] for letter in word] for word in (first, second))
+    scores = parasail.blosum62.matrix[np.ix_(rows, columns)].astype(dtype)
+    result = align(scores, gap=gap, gap_open=gap_open, mode=mode)
+    assert int(result.score) == judge.score
+    path = listed(result.path)
+    assert score_of(np.add, path, scores, gap, gap_open) == (judge.score if path else None)
+    if mode == "local" and path:  # it may end elsewhere where another end is as good
+        assert path[-1][0] + path[-1][1] <= judge.end_query + judge.end_ref

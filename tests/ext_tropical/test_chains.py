@@ -784,3 +784,38 @@ def test_one_long_chain_against_numpy(direct, memory, monkeypatch):
         for got, want in zip((*found[:3], found[3][:8990]), wanted):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4, err_msg=str(changes))
         assert not np.any(found[3][8990:])
+
+
+def test_a_crf_against_torch_struct():
+    """Numbers of torch-struct 0.5 for the same scores, tags and steps of training."""
+    wave = lambda *shape: 2 * np.sin(np.arange(1, 1 + np.prod(shape)) ** 2.0).reshape(shape)
+    asked = lambda tables: Chain(*tables, np.array([7, 5, 2]))
+    tags, losses = np.arange(21).reshape(3, 7) ** 2 % 4, []
+    learn = jax.jit(jax.value_and_grad(lambda tables: -asked(tables).log_prob(tags).sum()))
+    with jax.enable_x64(True):
+        weights = tables = [wave(4), wave(4, 4), wave(3, 7, 4)]
+        for _ in range(21):
+            loss, slopes = learn(weights)
+            losses.append(float(loss))
+            weights = [x - 0.1 * slope for x, slope in zip(weights, slopes, strict=True)]
+        chain = asked(tables)
+        found = {
+            "losses": np.array(losses[::10]),
+            "partition": chain.log_partition(),
+            "entropy": chain.entropy(),
+            "three best": chain.best(k=3).score.T,
+            "uses": chain.marginals().transitions.sum((0, 1))[2],
+        }
+    want = {
+        "losses": [44.517576, 1.926265, 0.525936],
+        "partition": [17.318656, 11.883377, 6.476973],
+        "entropy": [2.941854, 3.025382, 0.241712],
+        "three best": [
+            [16.467914, 10.359283, 6.437223],
+            [15.1398, 9.93141, 1.784895],
+            [14.595784, 9.718969, 1.747941],
+        ],
+        "uses": [0.500494, 0.149878, 5.091837, 0.044735],
+    }
+    for name, numbers in want.items():
+        np.testing.assert_allclose(found[name], numbers, atol=1e-6)
