@@ -250,15 +250,12 @@ def _total(plan: TropicalPlan, arrays: Sequence[np.ndarray], dtype: type) -> int
         return np.asarray(x.astype(dtype)[at], dtype)
 
     def run(step: Step, operands: Sequence[np.ndarray]) -> np.ndarray:
-        return np.asarray(np.einsum(_local(step), *operands), dtype)
+        # In the first letters, because NumPy has 52.
+        letter = {x: get_symbol(i) for i, x in enumerate(dict.fromkeys("".join(step.terms)))}
+        equation = step.equation.translate(str.maketrans(letter))
+        return np.asarray(np.einsum(equation, *operands), dtype)
 
     return sum(map(int, _last_results(plan, arrays, cut, run)))
-
-
-def _local(step: Step) -> str:
-    """The equation of a step in the first letters: NumPy has 52."""
-    letter = {label: get_symbol(i) for i, label in enumerate(dict.fromkeys("".join(step.terms)))}
-    return step.equation.translate(str.maketrans(letter))
 
 
 def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, int]:

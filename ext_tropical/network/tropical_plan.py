@@ -107,7 +107,7 @@ def plan_tropical_einsum(
 
     Raises:
       InvalidConfig, ShapeError: the equation cannot be read or does not fit.
-      TypeError: not a dtype.
+      DTypeError: not a dtype.
       InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit
         that no slices reach; the text gives the least possible limit.
       Unsupported: a memory limit with symbolic sizes.
@@ -130,7 +130,7 @@ def plan_tropical_einsum(
     return cached_plan(
         equation,
         shapes,
-        jax.dtypes.canonicalize_dtype(jnp.dtype(dtype)),
+        _dtype(dtype),
         hashable(optimize),
         byte_count(f"tropical_einsum {shortened(equation)!r}", memory_limit),
         algebra,
@@ -171,6 +171,15 @@ def require_shape(where: str, shape: object) -> tuple[int, ...]:
     if not isinstance(shape, Sequence):
         raise InvalidConfig(where=where, given=repr(shape), needed="a sequence of integers")
     return tuple(require_size(where, size) for size in shape)
+
+
+def _dtype(dtype: DTypeLike) -> Any:
+    try:
+        return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
+    except TypeError as error:
+        raise DTypeError(
+            where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype"
+        ) from error
 
 
 def _shape(x: object, where: str) -> tuple[int, ...]:

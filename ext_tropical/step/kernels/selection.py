@@ -146,7 +146,9 @@ def one_reduction(
     Cost: time and memory b m n k; XLA fuses the candidates into the reduction if it can.
     """
     own = [x.shape[1 if last else 2] for x, last in zip(operands, contracted_last, strict=False)]
-    wide = 0 if len(own) == 1 or _is_narrower(own[1], own[0]) else 1
+    # A symbolic size counts as wide; of equal sides the columns do, so that nothing is transposed.
+    is_narrower = isinstance(own[-1], int) and (not isinstance(own[0], int) or own[-1] < own[0])
+    wide = 0 if len(own) == 1 or is_narrower else 1
     axis = 3 if contracted_last[wide] else 2
 
     def side(i: int, x: jax.Array) -> jax.Array:
@@ -158,13 +160,6 @@ def one_reduction(
     candidates = semiring.times(*sides) if len(sides) == 2 else sides[0]
     found = _reduced(semiring, candidates, axis, with_winner)  # (batch, narrow, wide)
     return found if wide == 1 else tuple(jnp.swapaxes(x, 1, 2) for x in found)
-
-
-def _is_narrower(columns: int, rows: int) -> bool:
-    """A symbolic size counts as wide. If both sides are equal, the columns are the wide one, so
-    that nothing is transposed.
-    """
-    return isinstance(columns, int) and (not isinstance(rows, int) or columns < rows)
 
 
 def _reduced(
