@@ -169,6 +169,12 @@ def as_operand(value: object, where: str) -> Any:
     return as_array(value, where)
 
 
+def require_integers(where: str, x: Shaped) -> None:
+    """Raise DTypeError if an array is not one of integers."""
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise DTypeError(where=where, given=x.dtype.name, needed="integers")
+
+
 def as_array(value: object, where: str) -> Any:
     """Convert an argument of a function of arrays as `jax.numpy` does: arrays and tracers are kept,
     NumPy and Python data become arrays.

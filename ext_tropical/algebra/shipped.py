@@ -33,23 +33,20 @@ def are_finite(*arrays: jax.Array) -> jax.Array:
     return functools.reduce(operator.and_, (jnp.sum(x * 0) == 0 for x in arrays))
 
 
-def _may(
-    scan: Callable[[jax.Array, jax.Array], jax.Array],
+def _may_meet(
+    one: Callable[[jax.Array], jax.Array],
+    other: Callable[[jax.Array], jax.Array],
     a: jax.Array,
     b: jax.Array,
 ) -> jax.Array:
-    """scan(a, b), unless all entries are finite: then no product of these semirings is NaN."""
-    return lax.cond(are_finite(a, b), lambda a, b: jnp.asarray(False), scan, a, b)
+    """Whether there is one number in an array and the other in the other array, whose product is
+    NaN. If all entries are finite it is not looked for.
+    """
 
+    def met(a: jax.Array, b: jax.Array) -> jax.Array:
+        return (jnp.any(one(a)) & jnp.any(other(b))) | (jnp.any(other(a)) & jnp.any(one(b)))
 
-def _meet_opposite(a: jax.Array, b: jax.Array) -> jax.Array:
-    return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (
-        jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf)
-    )
-
-
-def _meet_zero(a: jax.Array, b: jax.Array) -> jax.Array:
-    return (jnp.any(a == 0) & jnp.any(jnp.isinf(b))) | (jnp.any(jnp.isinf(a)) & jnp.any(b == 0))
+    return lax.cond(are_finite(a, b), lambda a, b: jnp.asarray(False), met, a, b)
 
 
 class _Plus(SelectiveSemiring):
@@ -67,7 +64,7 @@ class _Plus(SelectiveSemiring):
         return np.zeros((), dtype)
 
     def may_make_nan(self, a: jax.Array, b: jax.Array) -> jax.Array:
-        return _may(_meet_opposite, a, b)
+        return _may_meet(jnp.isposinf, jnp.isneginf, a, b)
 
 
 @register_semiring
@@ -109,7 +106,7 @@ class MaxMulSemiring(SelectiveSemiring):
         return np.ones((), dtype)
 
     def may_make_nan(self, a: jax.Array, b: jax.Array) -> jax.Array:
-        return _may(_meet_zero, a, b)
+        return _may_meet(lambda x: x == 0, jnp.isinf, a, b)
 
 
 @register_semiring

@@ -35,7 +35,6 @@ from tenferro_jax.errors import (
     Unsupported,
     shortened,
 )
-from tenferro_jax.shapes import Shaped
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
 from ..algebra.shipped import max_plus
@@ -147,12 +146,6 @@ def require_size(where: str, size: object, least: int = 0) -> int:
     if isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= least:
         return int(size)
     raise InvalidConfig(where=where, given=repr(size), needed=f"an integer of at least {least}")
-
-
-def require_integers(where: str, x: Shaped) -> None:
-    """Raise DTypeError if an array is not one of integers."""
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise DTypeError(where=where, given=x.dtype.name, needed="integers")
 
 
 def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:

@@ -17,11 +17,11 @@ from jax.typing import ArrayLike
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import ShapeError
 from tenferro_jax.extension import apply
-from tenferro_jax.shapes import as_array
+from tenferro_jax.shapes import as_array, require_integers
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from ..algebra.shipped import LogSumExp, max_plus
-from ..network.tropical_plan import require_integers, require_numbers, require_shape, require_size
+from ..network.tropical_plan import require_numbers, require_shape, require_size
 from ..step.einsum_op import one_dtype
 from .chain_op import ChainSamples, ChainScore
 from .chain_recurrence import along, each_column, each_state

@@ -18,11 +18,11 @@ from tenferro_jax.errors import (
     require_kind,
 )
 from tenferro_jax.extension import apply
-from tenferro_jax.shapes import as_array
+from tenferro_jax.shapes import as_array, require_integers
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey, as_selective, highest, lowest
 from ..algebra.shipped import max_plus, min_max, min_plus, or_and
-from ..network.tropical_plan import require_integers, require_size
+from ..network.tropical_plan import require_size
 from ..step.einsum_op import one_dtype
 from .path_op import PathSearch
 from .segments import Segments, best_of, inside

@@ -11,11 +11,10 @@ from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import ShapeError
-from tenferro_jax.shapes import as_array
+from tenferro_jax.shapes import as_array, require_integers
 
 from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import max_plus, min_plus
-from ..network.tropical_plan import require_integers
 
 
 class Segments(NamedTuple):
