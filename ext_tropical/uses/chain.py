@@ -86,9 +86,9 @@ class Chain:
     Args:
       initial: (S,) or (..., S), of the first state.
       transition: (S, S), from the row's state to the column's, the same in all steps; or
-        (..., R, S, S), where R is 1 or T - 1. If `banded` S, S is K, S: [k, j] is from state j - k
-        into state j, and no others are possible, as in left-to-right models and CTC. Entries with
-        j < k are ignored.
+        (..., R, S, S), where R is 1 or T - 1. If `banded` S, S is K, S, K at most S: [k, j] is from
+        state j - k into state j, and no others are possible, as in left-to-right models and CTC.
+        Entries with j < k are ignored.
       emission: (..., T, S), of each state at each time. S and T are at least 1.
       lengths: integers (...): how many times count; None for all. What lies behind them in emission
         and in transitions of single steps has no influence, also NaN. Outside 1..T no sequence is

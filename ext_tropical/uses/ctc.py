@@ -76,13 +76,18 @@ def _checked(
 ) -> list[jax.Array]:
     scores = jnp.asarray(as_array(logits, "ctc_chain, logits"))
     text = jnp.asarray(as_array(labels, "ctc_chain, labels"))
-    if not jnp.issubdtype(scores.dtype, jnp.floating) or not jnp.issubdtype(
-        text.dtype, jnp.integer
+    integers = [
+        text,
+        *(jnp.asarray(x) for x in (logit_lengths, label_lengths) if x is not None),
+    ]
+    if not jnp.issubdtype(scores.dtype, jnp.floating) or not all(
+        jnp.issubdtype(x.dtype, jnp.integer) for x in integers
     ):
         raise DTypeError(
             where="ctc_chain",
-            given=f"logits of {scores.dtype.name}, labels of {text.dtype.name}",
-            needed="floating logits and integer labels",
+            given=f"logits of {scores.dtype.name}, labels and lengths of "
+            f"{', '.join(x.dtype.name for x in integers)}",
+            needed="floating logits, integer labels and lengths",
         )
     if scores.ndim < 2 or not text.ndim or 0 in scores.shape[-2:]:
         raise ShapeError(
@@ -177,7 +182,8 @@ def ctc_loss(
     chain = _chain(blank, arrays[0] - kept, *arrays[1:])
     score = partition(chain, "ctc_loss", ChainByEmission)
     moved = mapped("ctc_loss", _within, [whole - kept, arrays[2], score], 2, 0, 0)
-    return jnp.maximum(-score, 0) + moved
+    # Of a score that rounding made positive the loss is 0, and its derivative that of the score.
+    return jnp.where(score > 0, lax.stop_gradient(score), 0) - score + moved
 
 
 def _within(moved: jax.Array, size: jax.Array, score: jax.Array) -> jax.Array:

@@ -74,8 +74,10 @@ def test_the_loss_of_a_certain_text_is_not_negative():
     text = np.random.default_rng(0).integers(1, 9, (20, 30))
     frames = np.zeros((20, 61), int)
     frames[:, 1::2] = text
-    loss = jax.jit(jax.vmap(ctc_loss))((40 * np.eye(9)[frames]).astype(np.float32), text)
-    assert 0 <= loss.min() <= loss.max() < 1e-4
+    loss, slope = jax.jit(jax.vmap(jax.value_and_grad(ctc_loss)))(
+        (40 * np.eye(9)[frames]).astype(np.float32), text
+    )
+    assert 0 <= loss.min() <= loss.max() < 1e-4 > abs(slope).max()
 
 
 def test_other_forms():
@@ -101,16 +103,17 @@ def test_other_forms():
 
 
 @pytest.mark.parametrize(
-    ("kind", "logits", "labels", "blank"),
+    ("kind", "logits", "labels", "blank", "lengths"),
     [
-        (DTypeError, np.zeros((3, 2), int), np.zeros(1, int), 0),
-        (DTypeError, np.zeros((3, 2)), np.zeros(1), 0),
-        (ShapeError, np.zeros(3), np.zeros(1, int), 0),
-        (ShapeError, np.zeros((3, 2)), np.int32(1), 0),
-        (InvalidConfig, np.zeros((3, 2)), np.zeros(1, int), 2),
-        (InvalidConfig, np.zeros((3, 2)), np.zeros(1, int), True),
+        (DTypeError, np.zeros((3, 2), int), np.zeros(1, int), 0, None),
+        (DTypeError, np.zeros((3, 2)), np.zeros(1), 0, None),
+        (ShapeError, np.zeros(3), np.zeros(1, int), 0, None),
+        (ShapeError, np.zeros((3, 2)), np.int32(1), 0, None),
+        (InvalidConfig, np.zeros((3, 2)), np.zeros(1, int), 2, None),
+        (InvalidConfig, np.zeros((3, 2)), np.zeros(1, int), True, None),
+        (DTypeError, np.zeros((3, 2)), np.zeros(1, int), 0, 2.5),
     ],
 )
-def test_refusals(kind, logits, labels, blank):
+def test_refusals(kind, logits, labels, blank, lengths):
     with pytest.raises(kind, match="ctc_chain"):
-        ctc_loss(logits, labels, blank=blank)
+        ctc_loss(logits, labels, blank=blank, logit_lengths=lengths)
