@@ -156,7 +156,11 @@ def ctc_loss(
     """The negative log probability of a text in frames, at least 0.
 
     Args:
-      logits, labels, logit_lengths, label_lengths, blank: as in `ctc_chain`.
+      logits: as in `ctc_chain`.
+      labels: as in `ctc_chain`.
+      logit_lengths: as in `ctc_chain`.
+      label_lengths: as in `ctc_chain`.
+      blank: as in `ctc_chain`.
 
     Returns:
       (...) in the dtype of the logits; inf if the frames are too few or a length is out of range,
