@@ -261,33 +261,6 @@ def _log_sum_exp(temperature: float, candidates: Sequence[jax.Array]) -> jax.Arr
     return jnp.where(total != 0, shift + temperature * logarithm, -jnp.inf)
 
 
-def shift_of(x: jax.Array, axis: int | None = None) -> jax.Array:
-    """The maximum where that is finite, else 0."""
-    greatest = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
-    return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def log_sum_exp(temperature: float, x: jax.Array) -> jax.Array:
-    """Over the first axis. Its derivatives are zero, not NaN, at candidates that are -inf."""
-    shift = shift_of(x, 0)
-    return shift[0] + temperature * jnp.log(jnp.sum(jnp.exp((x - shift) / temperature), 0))
-
-
-@log_sum_exp.defjvp
-def _(temperature: float, primals: Values, tangents: Values) -> tuple[jax.Array, jax.Array]:
-    """By a form that XLA CPU takes twice as long for."""
-
-    def differentiable(x: jax.Array) -> jax.Array:
-        shift = shift_of(x, 0)
-        total = jnp.sum(jnp.exp((x - shift) / temperature), 0)
-        some = total != 0
-        logarithm = jnp.log(jnp.where(some, total, 1))
-        return jnp.where(some, shift[0] + temperature * logarithm, -jnp.inf)
-
-    return jax.jvp(differentiable, primals, tangents)
-
-
 def _pairs(scores: jax.Array, zero: jax.Array) -> jax.Array:
     """The score of the pair that leads to each node, as many rows as columns or fewer: (m + n,
     m + 1), from step 1 on.

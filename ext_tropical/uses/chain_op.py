@@ -262,8 +262,8 @@ class ChainByEmission(ChainScore):
 
     @property
     def asks(self) -> int:
-        """0 the score, 3 with the derivatives by the emission."""
-        return 3 if self.detailed else 0
+        """0 the score, 3 with the derivatives by the emission; as `ChainOp` where it selects."""
+        return 3 if self.detailed and isinstance(self.algebra, LogSumExp) else super().asks
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_samples", version=1)

@@ -539,6 +539,7 @@ def test_the_direct_call_and_the_program(states, count, band, memory, monkeypatc
     for op, arrays in (
         (ChainScore("max_plus", band, detailed=True), tables),
         (ChainScore("max_plus", band, k=20), tables),
+        (ChainByEmission("max_plus", band, detailed=True), tables),
         (ChainScore(log_sum_exp(), band, detailed=True), tables),
         (ChainByEmission(log_sum_exp(), band, detailed=True), tables),
         (ChainSamples(band), [*tables, uniforms]),

@@ -171,22 +171,8 @@ def small():
             }.items()
         },
         **{
-            f"constraints: {name}": sealed(text(record, F, NEG, *ONE))
-            for name, record in {
-                "text": '["constraints",3]',
-                "no comparison": '["constraints","a"]',
-                "false": '["constraints","1 >= 2"]',
-                "many": '["constraints",' + ",".join(f'"a >= {i}"' for i in range(1000)) + "]",
-                "circle": '["constraints","a == b + 1","b == a + 1"]',
-                "power": '["constraints","a^99999999 >= 1"]',
-                "sum": '["constraints","a == b + c + d + e","a^99 >= 0"]',
-                "unused": '["constraints","a >= 3"]',
-            }.items()
-        },
-        **{
-            f"constraints: {name}, used": sealed(
-                text(record, '["type","float64",["a"]]', NEG, *ONE)
-            )
+            f"constraints: {name}{used}": sealed(text(record, kind, NEG, *ONE))
+            for used, kind in (("", F), (", used", '["type","float64",["a"]]'))
             for name, record in {
                 "text": '["constraints",3]',
                 "no comparison": '["constraints","a"]',
