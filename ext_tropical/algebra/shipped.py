@@ -160,8 +160,8 @@ min_plus = MinPlusSemiring()
 """(min, +), zero +inf, one 0: shortest paths."""
 
 max_mul = MaxMulSemiring()
-"""(max, x), zero 0, one 1: most probable explanations. Entries are not negative: the laws hold for
-these alone."""
+"""(max, x), zero 0, one 1: most probable explanations. The exact maximum of products of two
+operands of any sign; its semiring laws hold for non-negative entries."""
 
 min_max = MinMaxSemiring()
 """(min, max), zero +inf, one -inf: bottlenecks, the least largest step."""

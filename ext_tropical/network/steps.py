@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +20,10 @@ from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.extension import apply
 
 from ..algebra.semiring import SelectiveSemiring, Semiring
-from ..algebra.shipped import LogSumExp
+from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
-from ..step.layout import step_op
+from ..step.kernels.summed import is_size
+from ..step.layout import product, step_op
 from ..step.log_einsum import LogEinsum
 from ..step.sum_einsum import SumEinsum
 
@@ -108,20 +109,37 @@ class TropicalResult:
         if any(isinstance(size, int) and size == 0 for step in self.steps for size in step.shape):
             nowhere = jnp.full(shape, -1, jnp.int32)
             return dict.fromkeys(sorted("".join(step.labels for step in self.steps)), nowhere)
-        # The winner of the last step, then of the step before at that winner, and so on.
-        known = {
-            label: lax.broadcasted_iota(jnp.int32, shape, axis)
-            for axis, label in enumerate(self.output)
-        }
-        for step in reversed(self.steps):
-            if sorted(step.cells) == sorted(self.output):  # XLA splits a gather with a collective
-                winner = transposed(step.winner, step.cells, self.output)
-            else:
-                at = tuple(known[label] for label in step.cells)
-                winner = step.winner.at[at].get(mode="promise_in_bounds")
-            known |= dataclasses.replace(step, winner=winner).coordinates()
-        contracted = sorted(known.keys() - set(self.output))
-        return {label: jnp.broadcast_to(known[label], shape) for label in contracted}
+        steps = walked_back(self.steps, self.output, shape)
+        known = {label: index for step in steps for label, index in step.coordinates().items()}
+        return {label: jnp.broadcast_to(known[label], shape) for label in sorted(known)}
+
+
+def walked_back(
+    steps: Sequence[TropicalStep],
+    output: str,
+    shape: Sequence[int],
+) -> tuple[TropicalStep, ...]:
+    """The steps with the winners of one assignment: the winner of the last step, then of the step
+    before at that winner, and so on.
+
+    Args:
+      steps: of an einsum, in their order.
+      output: the labels of the value's axes, which all these winners have.
+      shape: of the value.
+    """
+    known = {
+        label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(output)
+    }
+    found: list[TropicalStep] = []
+    for step in reversed(steps):
+        if sorted(step.cells) == sorted(output):  # no gather, which XLA splits with a collective
+            winner = transposed(step.winner, step.cells, output)
+        else:
+            at = tuple(known[label] for label in step.cells)
+            winner = step.winner.at[at].get(mode="promise_in_bounds")
+        found.insert(0, dataclasses.replace(step, cells=output, winner=winner))
+        known |= found[0].coordinates()
+    return tuple(found)
 
 
 class Assignment(NamedTuple):
@@ -171,14 +189,20 @@ def evaluate(
     Returns:
       The value, and the winners of each contracting step if the mode asks for them.
     """
-    found: list[TropicalStep] = []
-
-    def evaluated(step: Step, inputs: list[jax.Array]) -> jax.Array:
-        value, winners = run_step(inputs, step.terms, step.result, mode)
-        found.extend(winners)
-        return value
-
-    return run_plan(plan, operands, evaluated), tuple(found)
+    value, steps = _run(plan, operands, mode, ())
+    for least in by_least(plan, dict(plan.sizes), mode.semiring):
+        other, found = _run(plan, operands, mode, least)
+        wins = max_mul.better(other, value) | ((other != other) & (value == value))
+        pairs = zip(
+            *(walked_back(x, plan.equation.output, value.shape) for x in (steps, found)),
+            strict=True,
+        )
+        steps = tuple(
+            dataclasses.replace(old, winner=jnp.where(wins, new.winner, old.winner))
+            for old, new in pairs
+        )
+        value = jnp.where(wins, other, value)
+    return value, steps
 
 
 def found_of(
@@ -189,6 +213,27 @@ def found_of(
         return tuple(steps)
     semiring: Any = mode.semiring
     return TropicalResult(value, tuple(steps), output, semiring).coordinates()
+
+
+def _run(
+    plan: Plan,
+    operands: Sequence[jax.Array],
+    mode: Mode,
+    least: Collection[int],
+) -> tuple[jax.Array, tuple[TropicalStep, ...]]:
+    """The steps in order; the reductions of the operands with numbers in `least` take the least
+    entry.
+    """
+    found: list[TropicalStep] = []
+    turned = dataclasses.replace(mode, semiring=min_max)
+
+    def evaluated(step: Step, inputs: list[jax.Array]) -> jax.Array:
+        is_turned = len(inputs) == 1 and step.operands[0] in least
+        value, winners = run_step(inputs, step.terms, step.result, turned if is_turned else mode)
+        found.extend(winners)
+        return value
+
+    return run_plan(plan, operands, evaluated), tuple(found)
 
 
 def run_step(
@@ -252,3 +297,35 @@ def _renamed(terms: Sequence[str], result: str) -> tuple[list[str], str, dict[st
     )
     *new, last = ("".join(names[label] for label in term) for term in (*terms, result))
     return new, last, {name: label for label, name in names.items()}
+
+
+def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[tuple[int, ...]]:
+    """The additional runs of a max_mul plan: for each run the operands that it reduces to their
+    least entries.
+
+    Under max_mul the least entry makes the greatest product with a negative partner: the maximum of
+    x[a] * y over a is max(x) * y if y is positive and min(x) * y if it is negative, the greater of
+    both for every y. So the plan runs once with the greatest and once with the least entry of each
+    operand that it reduces first.
+
+    There are none under other semirings, whose laws hold for all entries, and none for three or
+    more operands.
+
+    Example:
+      >>> from tenferro_jax import plan_einsum
+      >>> by_least(plan_einsum("ij,jk->", [(2, 3), (3, 4)]), {"i": 2, "j": 3, "k": 4}, max_mul)
+      [(0,), (1,), (0, 1)]
+    """
+    if semiring != max_mul or len(plan.terms) != 2 or 0 in sizes.values():
+        return []
+    reduced = [
+        step.operands[0]
+        for step in plan.steps
+        if len(step.operands) == 1
+        and not is_size(product(sizes, set(step.terms[0]) - set(step.result)), 1)
+    ]
+    return [
+        least
+        for count in range(1, 1 + len(reduced))
+        for least in itertools.combinations(reduced, count)
+    ]

@@ -509,15 +509,12 @@ def test_posteriors_and_samples_are_those_of_the_recurrence(
         arrays = chains(9, count, band, steps, dtype, kind)[:4]
         lengths = np.where(np.arange(count) % 11 == 0, 0, arrays[3]).astype(np.int32)
         op = ChainScore(SemiringKey.of(log_sum_exp()), band, True, detailed=True)
-        found, lowered = both_ways(op, [*arrays[:3], lengths])
-        few = ChainByEmission(op.semiring, band, True, detailed=True)
-        for got in (
-            found,
-            *([x[0], *[None] * 2, x[1]] for x in both_ways(few, [*arrays[:3], lengths])),
-        ):
-            for x, want in zip(got, lowered, strict=True):
-                if x is not None:
-                    np.testing.assert_allclose(x, want, rtol=tolerance, atol=tolerance)
+        found, want = both_ways(op, [*arrays[:3], lengths])
+        few = both_ways(
+            ChainByEmission(op.semiring, band, True, detailed=True), [*arrays[:3], lengths]
+        )
+        for pair in ((found, want), *((x, want[::3]) for x in few)):
+            chex.assert_trees_all_close(*pair, rtol=tolerance, atol=tolerance)
         uniforms = np.random.default_rng(1).random((count, 3, TIMES)).astype(dtype)
         op = ChainSamples(band, True)
         ((drawn,), (want,)) = both_ways(op, [*arrays[:3], lengths, uniforms])
@@ -586,12 +583,8 @@ def test_an_exported_program_needs_no_library():
 
 def test_a_score_by_its_emission_alone_has_no_other_derivative():
     tables = [x[0] for x in chains(11, 1, 2, 3)[:3]]
-    op, whole = (family(log_sum_exp(), 2) for family in (ChainByEmission, ChainScore))
-    for order in (jax.grad, lambda f, at: jax.jacrev(jax.grad(f, at), at)):
-        got, want = (order(lambda *xs, op=op: apply(op, *xs)[0], 2)(*tables) for op in (op, whole))
-        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
     with pytest.raises(ADRuleError):
-        jax.grad(lambda *xs: apply(op, *xs)[0])(*tables)
+        jax.grad(lambda *xs: apply(ChainByEmission(log_sum_exp(), 2), *xs)[0])(*tables)
 
 
 @pytest.mark.slow

@@ -433,3 +433,12 @@ def test_the_soft_neighbour_broadcasts_too():
 def test_a_diagonal_has_one_size():
     with pytest.raises(ShapeError, match="'i' of size 3, and of size 1 before"):
         tropical_einsum("ii->i", np.ones((1, 3)))
+
+
+@pytest.mark.parametrize("equation", ["i,j->", "ij,jk->", "aij,jk->ik", "ab,cd->bd", "aab,b->b"])
+@pytest.mark.parametrize("low", [-9, -4, 0])
+def test_max_mul_of_two_operands_is_exact_for_entries_of_any_sign(equation, low):
+    rng, terms = np.random.default_rng(0), equation.split("->")[0].split(",")
+    operands = [rng.integers(low, low + 9, (3,) * len(term)).astype(float) for term in terms]
+    best = best_assignment(equation, *operands, semiring="max_mul")
+    check_assignment("max_mul", equation, operands, best.value, best.labels)
