@@ -181,13 +181,11 @@ class Mode:
     in_standard_ops: bool = False
 
 
-def evaluate(
-    plan: Plan, operands: Sequence[jax.Array], mode: Mode
-) -> tuple[jax.Array, tuple[TropicalStep, ...]]:
-    """Run a plan on arrays with the shapes of the plan.
+def evaluate(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> tuple[jax.Array, Any]:
+    """Run a plan on arrays with the shapes of the plan, step by step.
 
     Returns:
-      The value, and the winners of each contracting step if the mode asks for them.
+      The value, and the winners that the mode asks for.
     """
     value, steps = _run(plan, operands, mode, ())
     for least in by_least(plan, dict(plan.sizes), mode.semiring):
@@ -202,7 +200,7 @@ def evaluate(
             for old, new in pairs
         )
         value = jnp.where(wins, other, value)
-    return value, steps
+    return value, found_of(mode, value, steps, plan.equation.output)
 
 
 def found_of(

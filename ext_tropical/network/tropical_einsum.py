@@ -31,6 +31,7 @@ from .steps import (
     TropicalStep,
     Winners,
     contract,
+    evaluate,
     found_of,
 )
 from .tropical_plan import (
@@ -43,7 +44,7 @@ from .tropical_plan import (
     read,
 )
 from .tropical_slices import TropicalPlan, whole
-from .value import is_network, solved, solved_as_network
+from .value import is_network, solved_as_network
 
 
 def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
@@ -153,8 +154,9 @@ def tropical_einsum(
       [[0. 1.]
        [1. 0.]]
     """
-    algebra = as_semiring(semiring)
-    return _answer(equation, operands, algebra, ties, None, optimize, memory_limit, over)[0]
+    return _answer(
+        equation, operands, as_semiring(semiring), ties, None, optimize, memory_limit, over
+    )[0]
 
 
 @names_itself
@@ -186,8 +188,9 @@ def tropical_einsum_with_argmax(
       (3.0, 2)
     """
     selective = as_selective(semiring, "tropical_einsum_with_argmax")
-    wanted = Winners.STEPS
-    found = _answer(equation, operands, selective, ties, wanted, optimize, memory_limit, over)
+    found = _answer(
+        equation, operands, selective, ties, Winners.STEPS, optimize, memory_limit, over
+    )
     return TropicalResult(*found, selective)
 
 
@@ -320,7 +323,7 @@ def _program(plan: TropicalPlan, mode: Mode, spread: Spread | None = None) -> An
 
     def run(*operands: jax.Array) -> Any:
         if plan.slices == 1:
-            return solved(plan.plan, operands, mode)
+            return evaluate(plan.plan, operands, mode)
         return whole(plan, mode, spread, operands)
 
     run.__name__ = run.__qualname__ = "tropical_einsum"

@@ -125,14 +125,13 @@ def plan_tropical_einsum(
     shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(given))
     if dtype is None:
         dtype = next((x.dtype for x in given if hasattr(x, "dtype")), "float32")
-    algebra = as_semiring(semiring)
     return cached_plan(
         equation,
         shapes,
         _dtype(dtype),
         hashable(optimize),
         byte_count(f"tropical_einsum {shortened(equation)!r}", memory_limit),
-        algebra,
+        as_semiring(semiring),
         require_size("plan_tropical_einsum, slices", slices, 1),
     )
 

@@ -232,7 +232,6 @@ def piece(plan: SlicedPlan, mode: Mode, operands: Sequence[jax.Array], i: jax.Ar
     winners.
     """
     start = plan.start(i)
-    here: Any
     value, here = solved(
         plan.plan,
         plan.parts(plan.plan.terms, operands, start),

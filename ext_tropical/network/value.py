@@ -29,7 +29,7 @@ from . import loops, walk
 from .log_derivatives import NetworkShares
 from .plan_text import batched_text, labels_of, text_of
 from .question import LABELS, Axes, Question, kernels, unknown
-from .steps import Mode, TropicalStep, Winners, evaluate, found_of, run_step
+from .steps import Mode, Winners, evaluate, run_step
 from .walk import NetworkEntries, rows_of
 
 
@@ -87,10 +87,9 @@ class TropicalNetwork(OfSemiring, Question):
             return super().lower_to_standard_ops(*inputs)
         plan, wanted = self.planned(inputs), Winners.LABELS if self.with_labels else None
         mode = Mode(self.algebra, winners=wanted, in_standard_ops=True)
-        value, steps = evaluate(plan, inputs, mode)
+        value, labels = evaluate(plan, inputs, mode)
         if not self.with_labels:
             return (value,)
-        labels: Any = found_of(mode, value, steps, plan.equation.output)
         rows = [labels[label] for label in labels_of(plan)]
         return value, jnp.stack(rows) if rows else jnp.zeros((0, *value.shape), jnp.int32)
 
@@ -212,14 +211,10 @@ def _op(plan: Plan, semiring: Semiring, with_labels: bool) -> TropicalNetwork:
     return TropicalNetwork(SemiringKey.of(semiring), text_of(plan), with_labels)
 
 
-def solved(
-    plan: Plan, operands: Sequence[jax.Array], mode: Mode
-) -> tuple[jax.Array, tuple[TropicalStep, ...] | Mapping[str, jax.Array]]:
+def solved(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> tuple[jax.Array, Any]:
     """The value of a plan, and the winners that the mode asks for."""
-    if not is_network(plan, operands, mode):
-        value, steps = evaluate(plan, operands, mode)
-        return value, found_of(mode, value, steps, plan.equation.output)
-    return solved_as_network(plan, operands, mode)
+    run = solved_as_network if is_network(plan, operands, mode) else evaluate
+    return run(plan, operands, mode)
 
 
 def solved_as_network(
