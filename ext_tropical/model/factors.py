@@ -63,11 +63,8 @@ class Factors:
                 given=f"{len(tables)} tables",
                 needed=f"{len(terms)}, one for each term",
             )
-        self._fill(tuple(map(tuple, terms)), tables, memory_limit, optimize)
-
-    def _fill(self, scopes: Scopes, tables: Sequence[Any], *options: object) -> None:
-        known = scopes, checked(scopes, tables), *options
-        vars(self).update(zip(_FIELDS, known, strict=True))
+        made = self._made(tuple(map(tuple, terms)), tables, memory_limit, optimize)
+        vars(self).update(vars(made))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Network, {name}: a network does not change; make another one")
@@ -142,16 +139,12 @@ class Factors:
           [0.25 0.75]
         """
         net = cls._made(*uai.read(model), memory_limit, optimize)
-        if evidence is None:
-            return net
-        values: Mapping[Variable, int] = dict(uai.read_evidence(evidence).items())
-        return net.given(values)
+        return net if evidence is None else net.given(uai.read_evidence(evidence))
 
     @classmethod
-    def _made(cls, *values: Any) -> Self:
-        net = cls.__new__(cls)
-        net._fill(*values)
-        return net
+    def _made(cls, scopes: Scopes, tables: Sequence[Any], *options: object) -> Self:
+        """A network of tables, which are checked."""
+        return cls.tree_unflatten((scopes, *options), checked(scopes, tables))
 
     def to_uai(self, path: str | os.PathLike[str]) -> None:
         """Write the network in UAI format, MARKOV, entries exp(score). Variables named 0, 1, ... up

@@ -54,7 +54,7 @@ def read(
         return tuple(scopes), [np.log(table) for table in tables]
 
 
-def read_evidence(path: str | os.PathLike[str]) -> dict[int, int]:
+def read_evidence(path: str | os.PathLike[str]) -> dict[str | int, int]:
     """The value of each observed variable in a file.
 
     Raises:
@@ -65,7 +65,7 @@ def read_evidence(path: str | os.PathLike[str]) -> dict[int, int]:
     count = words.integer("the number of observed variables", 0)
     if count == 1 and len(words.found) % 2 == 1:  # with the end
         count = words.integer("the number of observed variables", 0)
-    observed = {}
+    observed: dict[str | int, int] = {}
     for _ in range(count):
         variable = words.integer("a variable", 0)
         if variable in observed:
