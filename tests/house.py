@@ -77,7 +77,7 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "statements in tenferro_jax": 11_050,
-    "statements in ext_tropical": 6_524,
+    "statements in ext_tropical": 6_500,
     "statements in tests": 14_000,
     "files": 150,
     "file names that occur twice": 0,

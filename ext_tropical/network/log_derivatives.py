@@ -68,11 +68,6 @@ class LogDerivative(OfTemperature, Question):
         return (10 if self.is_second else 6) + self.is_transposed
 
     @property
-    def chosen(self) -> Sequence[int]:
-        """The active tables."""
-        return self.active
-
-    @property
     def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
         """Tables; tangents of the active ones, or the cotangent of the value; of the second
         derivative also tangents along which the first one moves.

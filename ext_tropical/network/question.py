@@ -51,8 +51,9 @@ class Question(ExtensionOp):
     """A question to a network of tables, whose payload has the plan as text, in its field `plan`.
 
     A family says under which semiring it is asked (`algebra`), by which number the native library
-    knows it (`number`), and which arrays it takes and gives, the tables first (`arrays`). Shapes,
-    dtypes, the split over devices and the native call follow; `in_loops` answers in standard ops.
+    knows it (`number`), which arrays it takes and gives, the tables first (`arrays`), and, if it is
+    about some tables alone, their numbers (`active`). Shapes, dtypes, the split over devices and
+    the native call follow; `in_loops` answers in standard ops.
     """
 
     @property
@@ -78,11 +79,6 @@ class Question(ExtensionOp):
     def network(self) -> Plan:
         """The plan, without sizes."""
         return plan_in(self.plan, self.place_of())  # type: ignore[attr-defined]
-
-    @property
-    def chosen(self) -> Sequence[int]:
-        """The numbers of the tables that the question is about, in network.h the active ones."""
-        return ()
 
     def planned(self, inputs: Sequence[Shaped]) -> Plan:
         """The plan of inputs, or of their metas."""
@@ -186,7 +182,7 @@ def _call(
     """The attributes of the custom call, and its outputs."""
     metas = [TensorMeta(dtype, shape) for dtype, shape in described]
     attributes = {
-        "plan": integers(op.planned(metas), op.chosen),
+        "plan": integers(op.planned(metas), getattr(op, "active", ())),
         "type": np.int64(TYPES[metas[-1].dtype.name]),
         "algebra": np.int64(op.algebra.native_number),
         "question": np.int64(op.number),

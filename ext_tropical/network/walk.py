@@ -179,15 +179,8 @@ def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
 # --- the entries of tables at assignments --------------------------------------------------------
 
 
-def entries(plan: Plan, labels: jax.Array, tables: Sequence[jax.Array]) -> jax.Array:
-    """(tables, *shape of the value): the entries of the operands at the assignments of
-    `coordinates`.
-    """
-    return at_places(joined(tables), _entry_places(plan, labels))
-
-
 def add_entries(plan: Plan, labels: jax.Array, values: jax.Array) -> list[jax.Array]:
-    """The transpose of `entries`: tables of zeros to whose entries the values are added; 16 bits in
+    """Tables of zeros to whose entries at the assignments the values are added; 16 bits in
     float32.
     """
     sizes, places = dict(plan.sizes), layout(plan)[: 1 + len(plan.terms)]
@@ -274,7 +267,7 @@ class NetworkEntries(Question):
         return self.network
 
     @property
-    def chosen(self) -> Sequence[int]:
+    def active(self) -> Sequence[int]:
         """All tables."""
         return range(len(self.network.terms))
 
@@ -327,7 +320,7 @@ class NetworkEntries(Question):
         if self.is_transposed:
             rows = jnp.broadcast_to(given[0], (len(plan.terms), *labels.shape[1:]))
             return add_entries(plan, labels, rows)
-        found = entries(plan, labels, given)
+        found = at_places(joined(given), _entry_places(plan, labels))
         return (jnp.sum(found, 0) if self.is_sum else found,)
 
     def linearize(

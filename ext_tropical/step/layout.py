@@ -73,7 +73,7 @@ class MatmulLayout:
             for labels in (self.batch, self.contracted, self.rows, self.columns)
         ]
 
-    def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, int, int] | None]:
+    def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...] | None]:
         """For each operand in memory, the distance in entries of neighbours in batch, contracted
         and own; None if there is none.
 
@@ -84,14 +84,13 @@ class MatmulLayout:
             self._strides(*each) for each in zip(self.equation.inputs, shapes, own, strict=True)
         ]
 
-    def _strides(self, labels: str, shape: Sequence[int], own: str) -> tuple[int, int, int] | None:
+    def _strides(self, labels: str, shape: Sequence[int], own: str) -> tuple[int, ...] | None:
         groups = (self.batch, self.contracted, own)
         if not all(group in labels for group in groups):
             return None
-        batch, contracted, last = (
+        return tuple(
             math.prod(shape[labels.index(group) + len(group) :]) if group else 0 for group in groups
         )
-        return batch, contracted, last
 
     def tensor(self, matrix: jax.Array, sizes: Mapping[str, int]) -> jax.Array:
         """A (batch, rows, columns) array in the shape and order of the equation's output."""

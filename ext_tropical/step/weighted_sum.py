@@ -33,7 +33,7 @@ from ..algebra.semiring import OfSemiring, SelectiveSemiring, Semiring, Semiring
 from ..algebra.shipped import LogSumExp
 from .kernels import products, selection
 from .kernels.summed import summed
-from .layout import StepOp, factors_of, product
+from .layout import StepOp, factors_of, grouped, product
 
 
 class Place(enum.Enum):
@@ -206,11 +206,7 @@ class WeightedSum(OfSemiring, StepOp):
 
         def matrices(place: Place, *groups: str) -> list[jax.Array]:
             arrays = [table[place] for table in (known, products) if place in table]
-            axes = [self._labels(place).index(label) for label in "".join(groups) if arrays]
-            return [
-                jnp.transpose(x, axes).reshape([product(sizes, group) for group in groups])
-                for x in arrays
-            ]
+            return [grouped(self._labels(place), x, groups) for x in arrays]
 
         def term(*sides: Sequence[jax.Array]) -> jax.Array:
             at = dict(zip((*order, self.output), sides, strict=True))
