@@ -82,7 +82,7 @@ def both_modes(f: Callable[..., Result], *, opaque: str = "refuse") -> Callable[
       ... def cube(x):
       ...     return x**3
       >>> cube.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
-      >>> loss = lambda x: jax.jit(cube)(x).sum()  # jax.hessian(loss) raises TypeError
+      >>> loss = lambda x: jax.jit(cube)(x).sum()  # jax.jacfwd(loss) raises TypeError
       >>> jax.hessian(tj.both_modes(loss))(jnp.array([1.0, 2.0])).tolist()
       [[6.0, 0.0], [0.0, 12.0]]
     """

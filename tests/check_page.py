@@ -28,7 +28,7 @@ def listed():
         if told(check) != ops.get(check.name)
     ]
     return f"""
-A function has the checks {names}. An op has all; the clauses are those of
+A function has the checks {names}. An op has all. The clauses are those of
 [the contract](extension_op.md). `python -m tests.check_page` writes this list from the kit.
 
 | check | clauses | what it does |

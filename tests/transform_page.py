@@ -17,7 +17,7 @@ HEAD = """# Transforms
 
 Which JAX transforms work on which kinds of extension ops. Of {pairs} pairs of {transforms} transforms and {kinds} kinds {yes} work; the others are the
 limitations below. `make test-all` compares every op of every kind with NumPy and finite differences under every transform, and
-checks the error of each limitation; `make test` does so for one op of each way to carry out a call.
+checks the error of each limitation; `make test` does so for two kinds under each transform.
 
 The transforms: {names}.
 

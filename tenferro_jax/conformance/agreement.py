@@ -38,8 +38,8 @@ Outputs = tuple[jax.Array, ...]
 
 
 def value(subject: OpSubject, inputs: Inputs) -> Iterator[str]:
-    """Makes a plain call: its values are those of a function that is traced anew, which shows what
-    a compiled program keeps of Python state.
+    """Makes a plain call: its values are those of the function traced anew. If they differ, the
+    compiled program kept Python state.
     """
     with breaking("X8.1", "a plain call", "See the error."):
         got = subject.call(*inputs)
@@ -53,7 +53,7 @@ def value(subject: OpSubject, inputs: Inputs) -> Iterator[str]:
 
 def value_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[str | None]:
     """Calls the function, compiled too, at two inputs and again: the values are those of the first
-    call, and the function keeps nothing from one call to the next, nor from the first of all calls.
+    call, and the function keeps nothing from an earlier call.
     """
     if (error := subject.untraced) is not None:
         raise error
@@ -100,8 +100,8 @@ def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
 
 
 def exported(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """Exports for several platforms, reloads the bytes, and runs them; the attribute names the
-    family.
+    """Exports for several platforms, reloads the bytes, and runs them; an attribute of the call
+    names the family.
     """
     _require_exportable(subject, inputs)
     only = subject.runtimes.only(RouteKind.LOWERING)

@@ -43,8 +43,8 @@ NOWHERE = "no entry has a derivative at the example: kinks, or values that are n
 
 @at_two_sizes
 def jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
-    """Compares with finite differences of the values along random directions; of an op also at
-    other sizes, for all inputs together.
+    """Compares jvp with finite differences of the values along random directions; for an op also
+    at other sizes, for all inputs together.
     """
     view = smooth(subject, inputs, reverse=False)
     v = view.random(view.at(view.active), subject.rng)
@@ -80,9 +80,8 @@ def _agree(
 
 
 def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The tangent of a sum is the sum of the tangents, that of a multiple is the multiple, by 1024
-    and 1/1024 too, and that of zero is zero; with all but one tangent None the tangents of the
-    inputs add up to it.
+    """jvp is linear in the tangents: for sums, for multiples by 1024 and 1/1024 too, and for zero.
+    Its values for one tangent each, with None for the others, add up.
     """
     view = smooth(subject, inputs, reverse=False)
     fix = "Make the rule linear in the tangents; nonlinear factors may depend only on primals."
@@ -140,7 +139,7 @@ def _is_linear(
 
 
 def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Compares forward over reverse, or where there is none reverse over reverse, with finite
+    """Compares forward over reverse (reverse over reverse if there is no forward mode) with finite
     differences of the first derivative.
     """
     if subject.order < 2:
@@ -178,8 +177,8 @@ TRANSPOSE = "Correct transpose_rule or linearize; of a function def_transpose, b
 
 @at_two_sizes
 def vjp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
-    """Compares with finite differences of the values: <w, difference> = <vjp(w), v> for random v
-    and w, by each input alone and all together, for each output alone; of an op also at other
+    """Compares vjp with finite differences of the values: <w, difference> = <vjp(w), v> for random
+    v and w, by each input alone and all together, for each output alone; for an op also at other
     sizes, for all together.
     """
     view = smooth(subject, inputs)
@@ -252,8 +251,8 @@ def primal(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def linear_transpose(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """jax.linear_transpose in all inputs together and in each alone, where the op is linear in them
-    with the others unchanged or zero, in every precision.
+    """Compares jax.linear_transpose with the op, for all inputs together and for each alone where
+    the op is linear, the others unchanged or zero; in every precision.
     """
     rule = subject.rules.rule_of(subject.op)
     if rule is None or not is_stated(rule, subject.op, "transpose_rule"):
@@ -317,8 +316,8 @@ Traced = frozenset[str]
 
 
 def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
-    """An output that no given tangent reaches gets None, and the rule computes no term from zeros
-    that it made for an inactive input.
+    """The rule gives None for an output that no given tangent reaches, and computes no term from
+    zeros of its own in place of a tangent that is None.
     """
     if subject.derived:
         raise NotApplicable("JAX differentiates the function")

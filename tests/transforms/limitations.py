@@ -34,19 +34,19 @@ UNKNOWN_OUTPUT_SHARDING: Final = Limitation(
 )
 DERIVATIVES_OF_INTEGERS: Final = Limitation(
     "reverse-mode derivatives of integer outputs",
-    "an integer has no tangent: in forward mode JAX uses its dtype float0",
+    "an integer has no tangent; in forward mode JAX gives one of dtype float0",
     "JAX's TypeError",
 )
 TRANSPOSE_OF_A_NONLINEAR_OP: Final = Limitation(
     "`jax.linear_transpose` of an op that is not linear",
-    "only a linear map has a transpose; the derivative of the op is transposed by `jax.vjp`",
+    "only a linear map has a transpose; `jax.vjp` transposes the derivative of the op",
     "`ADRuleError` of kind transpose",
 )
 REVERSE_MODE_OF_WHILE: Final = Limitation(
     "reverse-mode derivatives of `jax.lax.while_loop`",
     "reverse mode keeps values of every iteration, and the number of iterations is not known when "
     "memory is planned",
-    "JAX's ValueError; `jax.lax.scan` has them, and forward mode works",
+    "JAX's ValueError; use `jax.lax.scan` or forward mode",
 )
 
 LIMITATIONS: Final = (
