@@ -20,12 +20,13 @@ from tenferro_jax.ops.vocabulary import ROOMS, VOCABULARY
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/ops.md"
 HEAD = """# Standard ops
 
-The {count} ops of graphs, from `tenferro_jax.ops.vocabulary`. For example `Transpose((1, 0)).apply(x)` is `x.T`: `permutation` is
-its field, which a graph stores as payload, and `x` its input. `help(op)` has an example of each.
+The {count} ops of graphs are in `tenferro_jax.ops.vocabulary.VOCABULARY`. For example `Transpose((1, 0)).apply(x)`, with the class from
+`tenferro_jax.ops.structural`, is `x.T`: `permutation` is its field, which a graph stores as payload, and `x` its input. `help(op)` has an
+example of each.
 
-Elementwise ops do not broadcast or convert; two inputs have one dtype and one shape. What an op needs stands in italics: without it, recording the
-op raises an `InvalidConfig` that names the op. The gradient is JAX's, with t for a tangent: "linear" is its own derivative, "none" passes no
-tangent, and "refused" raises if a tangent arrives. [Automatic differentiation](autodiff.md) has ties and kinks.
+Elementwise ops do not broadcast or convert; two inputs have one dtype and one shape. What an op needs stands in italics; if that is not met,
+recording the op raises an `InvalidConfig` that names the op. The gradient is JAX's, with t for a tangent: "linear" is its own derivative,
+"none" passes no tangent, and "refused" raises if a tangent arrives. [Automatic differentiation](autodiff.md) has ties and kinks.
 
 `python -m tests.op_page` writes this page.
 """

@@ -50,7 +50,7 @@ class Rem(Binary, function=lax.rem):
     """Remainder with the sign of x.
 
     C2: not complex.
-    Gradient: t_x - trunc(x / y) t_y; for steps of y the one-sided value.
+    Gradient: t_x - trunc(x / y) t_y; one-sided where trunc(x / y) jumps.
     Example: Rem().apply(-7, 3) = -1
     """
 

@@ -93,7 +93,7 @@ class Convolution(StdTensorOp):
     of (output feature, input feature, spatial...).
 
     C1: two or more axes, one entry for each spatial axis. C2: feature_group_count and
-    batch_group_count divide, one is 1. C3: one dtype.
+    batch_group_count divide their axes, one of them is 1. C3: one dtype.
     Gradient: linear in each input.
     Example: Convolution((1,), ((0, 0),), (1,), (1,), *3 * [(0, 1, 2)]).apply(np.ones((1, 1, 3)),
     np.ones((1, 1, 2))) = [[[2.0, 2.0]]]
@@ -151,7 +151,7 @@ class Convolution(StdTensorOp):
 class Fft(StdTensorOp, function=lax.fft):
     """Discrete Fourier transform over the last axes: kind FFT, IFFT, RFFT or IRFFT.
 
-    C1: one to three lengths, those of the last axes (of the real side). C2: complex; real for RFFT.
+    C1: one to three lengths: sizes of the last axes, on the real side. C2: complex; real for RFFT.
     Gradient: linear.
     Example: Fft("FFT", (2,)).apply(np.array([1.0 + 0j, 1.0])) = [2.0, 0.0]
     """

@@ -93,8 +93,8 @@ class While(OfBody):
 
 @op
 class Cond(StdTensorOp):
-    """Run one of several graphs on the operands, chosen by the first input: an int32 index, clamped
-    into range, or a boolean.
+    """Run one of several graphs on the operands. The first input chooses it: an int32 index,
+    clamped into range, or a boolean.
 
     C1: an int32 index of shape (); or a boolean one for two branches, False for the first.
     C2: every branch has outputs of the same dtypes and shapes.
@@ -234,10 +234,10 @@ class CustomJvp(_Custom):
 
 @op
 class CustomVjp(_Custom):
-    """`body(*xs)`, differentiated in reverse by its author:
-    `forward(*xs) -> (*outputs, *residuals)`, `backward`.
+    """`body(*xs)`, differentiated in reverse by its author's
+    `forward(*xs) -> (*outputs, *residuals)` and `backward`.
 
-    backward computes the cotangents of the inexact inputs from residuals and the cotangents of the
+    The latter computes cotangents of the inexact inputs from residuals and the cotangents of the
     inexact outputs.
 
     C1: the first outputs of forward are those of body.

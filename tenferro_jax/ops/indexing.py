@@ -72,7 +72,9 @@ class Gather(StdTensorOp):
 
 @op
 class _Scattering(StdTensorOp):
-    """C1: the dimension numbers of StableHLO scatter. C2: integer indices. C3: as Gather."""
+    """C1: the dimension numbers of StableHLO scatter. C2: integer indices. C3: promises as of
+    Gather.
+    """
 
     input_count = 3
     update_window_dims: tuple[int, ...]

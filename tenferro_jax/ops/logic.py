@@ -130,7 +130,7 @@ class Direction(enum.Enum):
 
 @op
 class Compare(Binary):
-    """Boolean comparison of x with y; every comparison with NaN but Ne is False. The total order
+    """Boolean comparison of x with y; with NaN every comparison except Ne is False. The total order
     has -NaN < -inf, -0 < 0, inf < NaN.
 
     C2: Lt, Le, Gt, Ge do not take complex numbers, the total order only floating ones.

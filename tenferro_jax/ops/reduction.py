@@ -32,7 +32,7 @@ class ReduceSum(_Reduction, function=lax.reduce_sum):
 class ReduceProd(_Reduction, function=lax.reduce_prod):
     """Product; 1 over nothing; integers wrap.
 
-    Gradient: the product of the others; exact at zeros.
+    Gradient: the product of the other entries; exact at zeros.
     Example: ReduceProd((0,)).apply(np.array([1.0, 2.0])) = 2.0
     """
 

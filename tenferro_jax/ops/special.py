@@ -132,7 +132,7 @@ class RandomGammaGrad(Binary, function=lax.random_gamma_grad):
     """Derivative of a gamma(a) sample x with respect to a; the inputs are a, x.
 
     C2: floating.
-    Gradient: forward mode, through the series of the computation.
+    Gradient: forward mode, through the series that computes it.
     Example: RandomGammaGrad().apply(np.float64(1.0), np.float64(1.0)) = 1.1736
     """
 
