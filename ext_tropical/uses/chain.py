@@ -86,20 +86,21 @@ class Chain:
     Args:
       initial: (S,) or (..., S), of the first state.
       transition: (S, S), from the row's state to the column's, the same in all steps; or
-        (..., R, S, S), where R is 1 or T - 1. If `banded` S, S is K, S, K at most S: [k, j] is from
-        state j - k into state j, and no others are possible, as in left-to-right models and CTC.
+        (..., R, S, S), where R is 1 or T - 1. If `banded`, (K, S) stands for (S, S), K at most S:
+        [k, j] is from state j - k into state j; others are impossible, as in left-to-right models
+        and CTC.
         Entries with j < k are ignored.
       emission: (..., T, S), of each state at each time. S and T are at least 1.
-      lengths: integers (...): how many times count; None for all. What lies behind them in emission
-        and in transitions of single steps has no influence, also NaN. Outside 1..T no sequence is
-        possible.
-      final: (S,) or (..., S), of the last state; None for none.
+      lengths: integers (...), how many of the times count; None for all. What lies behind them in
+        emission and in transitions of single steps has no influence, also NaN. Outside 1..T no
+        sequence is possible.
+      final: (S,) or (..., S), of the last state; None if there is none.
       banded: whether the transition has a band.
       columns: integers (..., S), the column of the emission that each state has, for states that
         share one; the emission is (..., T, C) then. A state whose column does not exist has NaN
         there. None: C is S.
 
-    The arrays are checked when something is asked. If the T S messages of `best` (T S k with k),
+    The arrays are checked when a method is called. If the T S messages of `best` (T S k with k),
     `marginals` or a gradient take more than 16 MB, the native kernel keeps those of sqrt(T) times,
     and computes the others again. Samples need all messages, and with columns there is an emission
     (T, S), too.

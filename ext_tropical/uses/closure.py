@@ -194,8 +194,8 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
     zero if the value is infinite because walks get better without end.
 
     Cost: less than two products of n x n matrices and a few matrices of memory, whatever the
-    lengths of best walks; three times that if some walk gets better without end. Walks take what
-    `predecessors` says. A gradient takes that too, and under min_plus and max_plus on CPU less than
+    lengths of best walks; three times that if some walk gets better without end. Walks cost what
+    `predecessors` does. A gradient takes that too, and under min_plus and max_plus on CPU less than
     half a product; elsewhere it gathers n x n entries log2(n) times.
 
     Example:

@@ -31,7 +31,7 @@ from .segments import Segments, best_of, inside
 @dataclasses.dataclass(frozen=True, eq=False)
 class EdgeGraph:
     """A directed graph of n nodes: edge e leads from senders[e] to receivers[e]. Edges are sorted
-    and checked once, when the graph is made; their weights are an argument of what is asked.
+    and checked once, when the graph is made; their weights are an argument of each search.
 
     There may be parallel edges, and edges from a node to itself. A pytree: make it outside `jit`,
     and hand it in as an argument.
@@ -284,20 +284,21 @@ def shortest_paths(
 ) -> ShortestPaths:
     """The best paths from some nodes to all others, along edges.
 
-    Under min_plus the shortest, under max_plus the longest; under min_max those of the least
-    greatest weight, as the safest. The widest are -distances of -weights under min_max. Under
-    or_and, weights of bool, what can be reached. The most reliable, of the greatest product of
+    Under min_plus the shortest, under max_plus the longest; under min_max those whose greatest
+    weight is least, as the safest. The widest are -distances of -weights under min_max. Under
+    or_and, with weights of bool, what can be reached. The most reliable, of the greatest product of
     probabilities p, are exp(-distances) of -log(p).
 
-    Of equally good paths, of which each part is best, the one of fewest edges is taken, then the
-    last edge from the least sender, then the first in the list: the same on every platform.
+    Of the best paths whose parts are best too, every platform takes the one of fewest edges, then
+    the one whose last edge has the least sender, then the one whose last edge is listed first.
 
     Args:
       graph: an EdgeGraph.
-      weights: (E,); for many `jax.vmap`. inf, under max_plus -inf, is no edge, and of an integer
-        type the greatest number, under max_plus the least. NaN: what the edge leads to is NaN.
-      sources: integers of any shape, nodes; inside a transform, where they are not known, others
-        have no path.
+      weights: (E,); `jax.vmap` takes many. inf is no edge (under max_plus -inf), nor is the
+        greatest number of an integer type (under max_plus the least). NaN: what the edge leads
+        to is NaN.
+      sources: integers of any shape, nodes; inside a transform, where they are not known, numbers
+        that are no nodes have no path.
       targets: integers (K,), to which distances are wanted: the search ends when all are reached.
         None: to all nodes.
       semiring: min_plus, max_plus, min_max or or_and, or a name.

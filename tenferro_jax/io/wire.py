@@ -59,7 +59,6 @@ def from_wire(
       source: the bytes.
       skip_missing_extensions: replace extensions of unregistered families by placeholders: the
         graph can be inspected and written again without loss, but running it raises `Unsupported`.
-        Unknown pytree classes get placeholders too.
       trusted: let installed packages register the extensions of the graph, and use their AD rules.
         A package is imported if it has an entry point in the group "tenferro_jax.extensions" with
         the name that a family_id begins with. Otherwise nothing is imported.
