@@ -90,7 +90,7 @@ class GraphWriter:
         self._counts: dict[str, int] = {}
         self._types: dict[TensorMeta, int] = {}
         self._ops: dict[StdTensorOp, int] = {}
-        self._graphs: dict[int, int] = {}
+        self._graphs: dict[Sealed, int] = {}  # an equal one once: lost rules are no part of ops
         self._scope: Any = None
 
     def write(self, root: Graph) -> GraphWriter:
@@ -110,14 +110,14 @@ class GraphWriter:
                 body
                 for node in graph.nodes
                 for body in bodies(node.op)[::-1]
-                if id(body) not in self._graphs
+                if body not in self._graphs
             ]
             if inner:
                 pending.extend(reversed(inner))
                 continue
             pending.pop()
-            if id(graph) not in self._graphs:
-                self._graphs[id(graph)] = self._graph(graph)
+            if graph not in self._graphs:
+                self._graphs[graph] = self._graph(graph)
         if self._scope is not None and (constraints := constraint_texts(self._scope)):
             self.lines.insert(0, _text(["constraints", *constraints]))
         return self
@@ -261,13 +261,13 @@ class GraphWriter:
 class _FieldWriter(Writer):
     """Writes fields of standard ops; tensors and graphs are numbered."""
 
-    def __init__(self, tensor: Callable[[np.ndarray], str], graphs: Mapping[int, int]):
+    def __init__(self, tensor: Callable[[np.ndarray], str], graphs: Mapping[Sealed, int]):
         super().__init__(tensor)
         self._graphs = graphs
 
     def sealed(self, value: Sealed, where: str) -> str:
         """A body of control flow by its number."""
-        return f'{{"graph":{self._graphs[id(value)]}}}'
+        return f'{{"graph":{self._graphs[value]}}}'
 
 
 def _text(record: list[object]) -> str:
