@@ -30,10 +30,8 @@ from tenferro_jax.extension import apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
-from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.graph.verify import verify
 from tenferro_jax.io import Limits
-from tenferro_jax.ops.control import Scan
 from tenferro_jax.ops.random import RandomWrap
 from tenferro_jax.ops.vocabulary import VOCABULARY
 from tenferro_jax.payload_text import payload_json
@@ -131,17 +129,6 @@ def test_rules_stay_behind_and_can_be_added_again():
 def test_a_lost_derivative_stays_refused():
     back = round_trip(feature("lost derivative"))
     ends_in(lambda: tj.grad(back), Unsupported, "schur_at_heart")
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_bodies_that_only_lost_rules_tell_apart_go_there_and_back(order):
-    """Ops with them are equal, so one of the bodies is written."""
-    body, builder = trace(lambda x: 2 * x, np.ones(3)), GraphBuilder()
-    outs = [
-        builder.add(Scan(graph, 2, 0, 1), *map(builder.input, body.input_metas))[0]
-        for graph in (body, dataclasses.replace(body, lost_rules=("f",)))[::order]
-    ]
-    round_trip(builder.build(outs))
 
 
 def test_symbols_constraints_and_guards_hold_after_reading():
