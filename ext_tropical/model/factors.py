@@ -173,7 +173,7 @@ class Factors:
     def variables(self) -> dict[Variable, int]:
         """The number of values of each variable, in the order of first appearance."""
         return {
-            name: int(size)
+            name: size
             for scope, table in zip(self.scopes, self.tables, strict=True)
             for name, size in zip(scope, table.shape, strict=True)
         }

@@ -69,8 +69,13 @@ def distinct(scopes: Sequence[Sequence[Variable]]) -> list[Variable]:
 def holders(
     scopes: Sequence[Sequence[Variable]], tables: Sequence[np.ndarray | jax.Array]
 ) -> dict[Variable, int]:
-    """For each variable the number of the smallest table that has it, the first of several."""
-    by_size = sorted(range(len(tables)), key=lambda i: (-tables[i].size, -i))
+    """For each variable the number of the smallest table that has it, the first of several; a
+    symbolic size counts as the smallest.
+    """
+    by_size = sorted(
+        range(len(tables)),
+        key=lambda i: (-tables[i].size if isinstance(tables[i].size, int) else 0, -i),
+    )
     return {name: i for i in by_size for name in scopes[i]}
 
 

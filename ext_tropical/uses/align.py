@@ -151,9 +151,7 @@ def align(
         )
     table = jnp.asarray(as_array(scores, "align, scores"))
     one_dtype("align, scores", algebra, [table.dtype], [scores])
-    require_numbers(
-        "align", table.shape, "numbers, which say how many steps there are; pass lengths too"
-    )
+    require_numbers("align", table.shape, "numbers, which say how many steps there are")
     if table.ndim != 2 or 0 in table.shape:
         raise ShapeError(
             where="align, scores",

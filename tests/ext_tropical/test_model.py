@@ -201,7 +201,7 @@ QUESTIONS = {
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_answer_does_not_depend_on_how_it_is_asked(question):
     """Concrete, under jit with the tables as arguments or closed over, of JAX or NumPy arrays,
-    in slices, and in a batch; equal scores in the order of one plan.
+    in slices, in a batch, and exported for any sizes; equal scores in the order of one plan.
     """
     tables, ask = factors(1, whole="integers" in question), QUESTIONS[question]
     net = Network.from_factors(tables)
@@ -216,6 +216,10 @@ def test_the_answer_does_not_depend_on_how_it_is_asked(question):
     }
     if question not in ("sample", "best of integers"):  # of equals and of draws a slice has its own
         found["slices"] = ask(in_slices(tables))
+        asked = jax.jit(lambda tables: ask(net.like(net.scopes, tables)))
+        found["symbolic"] = jax.export.export(asked)(
+            jax.export.symbolic_args_specs(net.tables, [", ".join(s) for s in net.scopes])
+        ).call(net.tables)
     for how, answer in found.items():
         chex.assert_trees_all_close(answer, want, rtol=1e-12, atol=1e-14, custom_message=how)
 
