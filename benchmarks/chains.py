@@ -382,6 +382,16 @@ def batches(
             yield Row(question, states, steps, batch, dict(zip(ways, lows, strict=True)))
 
 
+def least_calls(questions: Iterable[str], seconds: float) -> dict[str, float]:
+    """Lowest seconds of a call of 2 states and 2 times: what a jitted call costs, whatever it
+    computes.
+    """
+    runs = {q: functools.partial(jax.jit(OURS[q]["ours"]), *model(2, 2)) for q in questions}
+    for run in runs.values():
+        jax.block_until_ready(run())
+    return dict(zip(runs, lowest([*runs.values()], seconds), strict=True))
+
+
 def goals(rows: Iterable[Row]) -> Iterator[str]:
     """The least ratio of every question, and where."""
     told = {
@@ -503,6 +513,8 @@ def main(
             print(row, flush=True)
             rows.append(row)
     print("\n".join(goals(rows)))
+    least = (f"{q} {low * 1e6:.1f}" for q, low in least_calls(questions, seconds).items())
+    print("of these times a jitted call takes, whatever it computes: us", *least)
     if "five" in asked:
         for states in five:
             row = five_best(states, of[0][1], seconds)
