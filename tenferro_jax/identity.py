@@ -228,9 +228,12 @@ class Sealing(abc.ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """The object with its identity."""
-        made = super().__call__(*args, **kwargs)
+        made = type.__call__(cls, *args, **kwargs)
         made._seal()
         return made
+
+    # That of abc is slower, and no class is registered as one of a base that it does not have.
+    __instancecheck__ = type.__instancecheck__
 
 
 class Sealed(metaclass=Sealing):

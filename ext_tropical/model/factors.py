@@ -216,7 +216,8 @@ class Factors:
 
         Args:
           values: the value of each variable, an integer from 0; inside a transform also a traced
-            one, which makes all scores NaN if it is out of range.
+            one. If a traced value is out of range, or any value of a symbolic size, all scores are
+            NaN.
           **others: the same for variables whose names are identifiers.
 
         Raises:
@@ -228,14 +229,13 @@ class Factors:
           >>> float(net.given(b=1).value()), net.given(b=1).variables
           (2.0, {'a': 2, 'c': 2})
         """
-        values = {} if values is None else values
-        if not isinstance(values, Mapping) or not others.keys().isdisjoint(values):
+        if not isinstance(values, Mapping | None) or not others.keys().isdisjoint(values or ()):
             raise InvalidConfig(
                 where="Network.given",
                 given=repr(values),
                 needed="a mapping from variables to values, and no variable twice",
             )
-        chosen: dict[Variable, Index] = {**dict(values), **dict(others.items())}
+        chosen: dict[Variable, Index] = {**dict(values or {}), **dict(others.items())}
         known = self.variables
         for name, value in chosen.items():
             require_known(name, known, "given")
@@ -254,7 +254,9 @@ class Factors:
 
     def __str__(self) -> str:
         ranks = [len(getattr(x, "shape", ())) for x in self.tables]
-        if ranks != [len(scope) for scope in self.scopes]:  # a batch, or a derivative
+        if ranks != [len(scope) for scope in self.scopes] or not all(
+            isinstance(size, int) for size in self.variables.values()
+        ):  # a batch, a derivative, or a symbolic size
             return repr(self)
         sizes, plan = self.variables.values(), self.plan()
         values = " to ".join(

@@ -192,18 +192,17 @@ def index(name: Variable, value: Any, size: int) -> Any:
     if isinstance(value, jax.core.Tracer):
         if value.shape == () and jnp.issubdtype(value.dtype, jnp.integer):
             return value
-        given = str(value.aval)
     else:
-        given = repr(value)
         try:
             at = operator.index(value)
         except TypeError:
             at = -1
-        if 0 <= at < size and not isinstance(value, bool):
+        is_below = not isinstance(size, int) or at < size  # beyond a symbolic size is NaN
+        if at >= 0 and is_below and not isinstance(value, bool):
             return at
     raise InvalidConfig(
         where=f"Network.given, variable {name!r}",
-        given=given,
+        given=str(value.aval) if isinstance(value, jax.core.Tracer) else repr(value),
         needed=f"an integer, 0 to {size - 1}",
     )
 

@@ -296,12 +296,11 @@ class Chain:
         require_numbers(where, arrays[2].shape, "sizes that are numbers")
         sizes = require_shape(f"{where}, shape", shape)
         lead, count = _lead(where, arrays, op.ranks), arrays[2].shape[-2]
-        drawn = (*lead, math.prod(sizes), count)
         # Uniforms of 8 bits would draw other chances.
         arrays[:3] = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in arrays[:3]]
-        uniforms = jax.random.uniform(key, drawn, arrays[2].dtype)
+        drawn = jax.random.uniform(key, (*lead, math.prod(sizes), count), arrays[2].dtype)
         ask = ChainSamples(op.band, op.has_length, op.has_columns)
-        (states,) = mapped(where, functools.partial(apply, ask), [*arrays, uniforms], *ask.ranks)
+        (states,) = mapped(where, functools.partial(apply, ask), [*arrays, drawn], *ask.ranks)
         states, n = states.reshape(*lead, *sizes, count), len(lead)
         return jnp.moveaxis(states, range(n), range(len(sizes), len(sizes) + n))
 
@@ -346,6 +345,7 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
     count, states = emission.shape[-2:] if emission.ndim > 1 else (0, 0)
     if columns is not None:
         states = states and (*columns.shape, 0)[columns.ndim - 1]
+    require_numbers(where, (states,), "a number of states")
     steps, rows, into = transition.shape[-3:] if transition.ndim > 2 else (0, 0, 0)
     if (
         0 in (count, states)

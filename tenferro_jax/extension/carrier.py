@@ -32,12 +32,11 @@ from .contract import (
     in_method,
     inherited,
     lowered,
+    own_family,
     require_arrays,
     require_not_traced,
-    require_own_class,
     running,
 )
-from .family import family_of
 from .runtimes import ExtensionRuntimeSet, Kernel, require_runtimes
 
 
@@ -122,7 +121,7 @@ def _meta_pair(
     return meta
 
 
-_own_class = functools.lru_cache(maxsize=1024)(require_own_class)
+_own_family = functools.lru_cache(maxsize=1024)(own_family)
 
 
 def _require_constants(op: ExtensionOp) -> None:
@@ -130,8 +129,7 @@ def _require_constants(op: ExtensionOp) -> None:
     integers.
     """
     cls: Any = type(op)
-    family_id = family_of(cls)
-    _own_class(cls)
+    family_id = _own_family(cls)
     if op.family_id != family_id:
         raise MalformedFamilyId(
             op.family_id, problem=f"its class {cls.__name__} says {family_id!r}"

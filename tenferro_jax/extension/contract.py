@@ -23,6 +23,7 @@ from ..errors import ADRuleError, InvalidConfig, Unsupported
 from ..identity import Sealed, Writer
 from ..payload_text import PayloadWriter, payload_json
 from ..shapes import Described, TensorMeta, meta_of, struct
+from .family import family_of
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 
 LOWERING = "lower_to_standard_ops"
@@ -262,16 +263,17 @@ class ExtensionOp(Sealed):
         return ()
 
 
-def require_own_class(cls: type[ExtensionOp]) -> None:
-    """Refuse an op class whose annotated attributes are no fields, because it is no dataclass; and
-    one that has the family_id of a base but is another op: it overrides part of the base or has
-    other fields.
+def own_family(cls: type[ExtensionOp]) -> str:
+    """The family_id of an op class. Refuse a class whose annotated attributes are no fields,
+    because it is no dataclass; and one that has the family_id of a base but is another op: it
+    overrides part of the base or has other fields.
 
     Python's special methods count only if they change the value or the reading of a field;
     @dataclass writes none of them.
 
     Raises:
       InvalidConfig: the text names the attributes, or both classes.
+      MalformedFamilyId: it has none, or a malformed one.
     """
     bases = [base for base in cls.__mro__ if issubclass(base, ExtensionOp)]
     written = {*getattr(cls, "__dataclass_fields__", ()), *ExtensionOp.__annotations__}
@@ -286,7 +288,7 @@ def require_own_class(cls: type[ExtensionOp]) -> None:
             fix=f"Write @dataclass(frozen=True) above {cls.__name__}; a constant needs no "
             f"annotation.",
         )
-    family_id = cls.family_id
+    family_id = family_of(cls)
     owner = [base for base in bases if getattr(base, "family_id", None) == family_id][-1]
     fields, known = (set(getattr(kind, "__dataclass_fields__", ())) for kind in (cls, owner))
     own = {name for base in cls.__mro__ if not issubclass(owner, base) for name in vars(base)}
@@ -304,6 +306,7 @@ def require_own_class(cls: type[ExtensionOp]) -> None:
             "it",
             fix=f"Write family_id in {cls.__name__}, or use @extension_op.",
         )
+    return family_id
 
 
 # --- while a method of an author runs -------------------------------------------------------------

@@ -18,8 +18,8 @@ from ..errors import Duplicate, InvalidConfig, MalformedFamilyId, Unsupported
 from ..ops.op import StdTensorOp, op
 from ..payload_text import from_payload_json
 from ..shapes import TensorMeta
-from .contract import ExtensionOp, require_own_class
-from .family import family_of, parse_family_id
+from .contract import ExtensionOp, own_family
+from .family import parse_family_id
 from .rules import NO_RULES, ExtensionRuleSet
 
 
@@ -49,9 +49,7 @@ class ExtensionFactory:
         """The family of the ops; MalformedFamilyId if the class has none, InvalidConfig if it
         belongs to another op.
         """
-        family_id = family_of(self.op_class)
-        require_own_class(self.op_class)
-        return family_id
+        return own_family(self.op_class)
 
     @property
     def version(self) -> int:
@@ -358,7 +356,7 @@ def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]
             raise _refusal(
                 family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out."
             )
-        require_own_class(cls)
+        own_family(cls)
         return cls
 
     return declare

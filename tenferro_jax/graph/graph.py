@@ -68,7 +68,7 @@ class Graph(Sealed):
         arguments, the last of which is the dict of the keyword arguments, if there are any.
       rules: AD rules of the extensions in the graph. Not part of equality, hash or text.
       lost_rules: names of functions whose custom_jvp or custom_vjp was inlined: differentiating the
-        graph is refused. Not part of equality, hash or text.
+        graph is refused. Part of equality and hash: a body of a loop that lost one is another op.
       guards: equalities of symbolic sizes that inference assumed, checked when sizes are known and
         before anything runs. Part of equality and hash, except for the text about their origin.
     """
@@ -101,6 +101,7 @@ class Graph(Sealed):
                 self.outputs,
                 self.in_tree,
                 self.out_tree,
+                self.lost_rules,
                 guarded,
                 *static,
             )

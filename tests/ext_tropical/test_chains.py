@@ -607,11 +607,9 @@ def test_check(op):
 OK = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
 
 
-def symbolic(ask):
-    (t,) = jax.export.symbolic_shape("t")
-    given = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in OK[:2]]
-    times = jax.ShapeDtypeStruct((t, *OK[2].shape[1:]), OK[2].dtype)
-    return jax.export.export(jax.jit(ask))(*given, times)
+def symbolic(ask, *shapes):
+    specs = jax.export.symbolic_args_specs(OK, [*shapes] or ["2", "2, 2", "t, 2"])
+    return jax.export.export(jax.jit(ask))(*specs)
 
 
 test_refusals = refusals(
@@ -620,6 +618,14 @@ test_refusals = refusals(
         Unsupported,
         "Chain.sample: given the symbolic shape",
         lambda: symbolic(lambda *a: Chain(*a).sample(jax.random.key(0))),
+    ),
+    *(
+        (
+            Unsupported,
+            "needed a number of states",
+            lambda ask=ask: symbolic(lambda *a: ask(Chain(*a)), "s", "s, s", "3, s"),
+        )
+        for ask in (Chain.best, Chain.log_partition, Chain.marginals)
     ),
     *(
         (ShapeError, "viterbi: given initial", functools.partial(viterbi, *OK[:i], x, *OK[i + 1 :]))

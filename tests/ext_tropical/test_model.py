@@ -14,7 +14,7 @@ import scipy.stats
 
 from ext_tropical import Network
 from ext_tropical.model.chain_form import chain_form
-from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import ends_in
 from ..sweep import times
@@ -194,6 +194,7 @@ QUESTIONS = {
     "marginals": Network.marginals,
     "entropy": Network.entropy,
     "sum_out": lambda net: net.sum_out("u", "w").value(),
+    "given": lambda net: net.given(v=1).log_partition(),
     "sample": lambda net: net.sample(jax.random.key(1), (4, 5)),
 }
 
@@ -358,6 +359,10 @@ def test_a_network_is_a_pytree_that_prints_and_does_not_change():
 PAIR = Network("ab->", np.zeros((2, 3)))
 
 
+def symbolic(ask):
+    return jax.export.export(jax.jit(ask))(jax.export.symbolic_args_specs(PAIR, "a, b"))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -395,6 +400,12 @@ PAIR = Network("ab->", np.zeros((2, 3)))
         ),
         (lambda: PAIR.sum_out("c"), InvalidConfig, "one of 'a', 'b'"),
         (lambda: PAIR.log_partition(temperature=0), InvalidConfig, "temperature"),
+        (lambda: symbolic(lambda net: print(net) or net.best(k=2)), Unsupported, "k: given the"),
+        (
+            lambda: symbolic(lambda net: net.sample(jax.random.key(0))),
+            Unsupported,
+            "sample: given the symbolic",
+        ),
         (lambda: Network("a->", np.arange(2)).marginals(), DTypeError, "floating"),
         (lambda: Network("a->", np.arange(2)).entropy(), DTypeError, "floating"),
         (lambda: Network("a->", np.arange(2)).log_partition(), DTypeError, "float"),
