@@ -17,7 +17,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment
-from ..network.tropical_plan import require_numbers, require_shape, require_size
+from ..network.tropical_plan import require_shape, require_size
 from ..step.einsum_op import widened
 from .answers import best_ways, counted, counted_by, samples, shares
 from .chain_form import chain_form
@@ -135,7 +135,7 @@ class Network(Factors):
         Raises:
           InvalidConfig: k below 1, or 2**31 labels and more.
           DTypeError: k and tables of integers.
-          Unsupported: k and a symbolic size.
+          Unsupported: k and a symbolic size, in `jax.export`.
 
         Gradient: of the values, as `value`.
 
@@ -159,7 +159,6 @@ class Network(Factors):
             )
             return found._replace(labels=self._named(found.labels))
         dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
-        require_numbers("Network.best, k", [*self.variables.values()], "numbers, or k=None")
         if k * max(1, len(self.variables)) >= 2**31:
             raise InvalidConfig(
                 where="Network.best, k", given=str(k), needed="fewer labels than int32 counts"
@@ -362,7 +361,7 @@ class Network(Factors):
           InvalidConfig: all assignments are impossible, a score is NaN or inf, or a shape or
             temperature is out of range.
           DTypeError: tables of integers.
-          Unsupported: a symbolic size.
+          Unsupported: a symbolic size, in `jax.export`.
 
         Gradient: none.
 
@@ -376,7 +375,6 @@ class Network(Factors):
         """
         self._floating("sample")
         shape = require_shape("Network.sample, shape", shape)
-        require_numbers("Network.sample", [*self.variables.values()], "numbers")
         if math.prod(shape) * len(self.variables) >= 2**31:
             raise InvalidConfig(
                 where="Network.sample, shape",

@@ -345,7 +345,6 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
     count, states = emission.shape[-2:] if emission.ndim > 1 else (0, 0)
     if columns is not None:
         states = states and (*columns.shape, 0)[columns.ndim - 1]
-    require_numbers(where, (states,), "a number of states")
     steps, rows, into = transition.shape[-3:] if transition.ndim > 2 else (0, 0, 0)
     if (
         0 in (count, states)

@@ -213,7 +213,8 @@ def _walked(
 
 def _first(found: jax.Array) -> jax.Array:
     """The number of the first True, else of the last entry: XLA's argmax is slow on CPU."""
-    return jnp.min(jnp.where(found, jnp.arange(len(found), dtype=jnp.int32), len(found) - 1))
+    count = found.shape[0]
+    return jnp.min(jnp.where(found, jnp.arange(count, dtype=jnp.int32), count - 1))
 
 
 def best(
@@ -338,7 +339,7 @@ def _product(row: jax.Array, matrix: jax.Array) -> jax.Array:
     """XLA CPU calls a function for a matmul, which takes longer than a small one."""
     return (
         jnp.sum(row[:, None] * matrix, 0)
-        if len(row) < 32
+        if isinstance(row.shape[0], int) and row.shape[0] < 32
         else jnp.matmul(row, matrix, precision=lax.Precision.HIGHEST)
     )
 
@@ -387,7 +388,8 @@ def _scaled(
     live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
     seen = _kept(op, live[:, None], seen[1:], 0)
     # Maxima of short rows by columns, because XLA CPU is slow with them.
-    tops = functools.reduce(jnp.maximum, seen.T) if seen.shape[1] <= 8 else jnp.max(seen, 1)
+    is_short = isinstance(seen.shape[1], int) and seen.shape[1] <= 8
+    tops = functools.reduce(jnp.maximum, seen.T) if is_short else jnp.max(seen, 1)
     top, most = jnp.max(start), jnp.max(moves, (1, 2))
     weights, start = jnp.exp(seen - tops[:, None]), jnp.exp(start - top)
     matrices = jnp.exp(moves - most[:, None, None])
