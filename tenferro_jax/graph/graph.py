@@ -429,7 +429,7 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
     """A control-flow op with every body graph replaced through `change`; other ops stay as they
     are.
     """
-    if not isinstance(op, WITH_BODIES):
+    if type(op) not in WITH_BODIES:
         return op
 
     def changed(value: object) -> object:
@@ -444,7 +444,7 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
 def named_bodies(op: StdTensorOp) -> list[tuple[str, Graph]]:
     """The graphs in an op's payload, each with the name of its field and its position there."""
     found: list[tuple[str, Graph]] = []
-    for field in dataclasses.fields(op) if isinstance(op, WITH_BODIES) else ():
+    for field in dataclasses.fields(op) if type(op) in WITH_BODIES else ():
         value = getattr(op, field.name)
         several = type(value) is tuple
         for i, item in enumerate(value if several else (value,)):

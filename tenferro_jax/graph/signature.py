@@ -42,7 +42,7 @@ def infer(
             *metas, assume=lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))
         )
         return found, tuple(guards)
-    if isinstance(op, WITH_BODIES):
+    if type(op) in WITH_BODIES:
         require_fields(op)
         guards = [guard for body in bodies(op) for guard in body.guards]
         return _SIGNATURES[type(op)](op, metas), tuple(guards)

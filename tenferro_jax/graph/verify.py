@@ -84,11 +84,11 @@ def _ops(graph: Graph) -> Iterator[str]:
     for i, node in enumerate(graph.nodes):
         if not isinstance(node.op, StdTensorOp):
             yield f"node {i}, {node.op!r}"
-        elif isinstance(node.op, Extension | MissingExtension):
+        elif type(node.op) in (Extension, MissingExtension):
             continue
         elif wrong := wrong_field(node.op):
             yield f"node {i}, {type(node.op).__name__} with {wrong[0]}, which needs {wrong[1]}"
-        elif isinstance(node.op, WITH_BODIES) and not bodies(node.op):
+        elif type(node.op) in WITH_BODIES and not bodies(node.op):
             yield f"node {i}, {type(node.op).__name__} without a graph"
 
 
@@ -218,7 +218,7 @@ def _inferred_together(applications: Iterable[Application]) -> dict[Application,
     one.
     """
     others = (Extension, MissingExtension, *WITH_BODIES)
-    asked = [(op, metas) for op, metas in dict.fromkeys(applications) if not isinstance(op, others)]
+    asked = [(op, metas) for op, metas in dict.fromkeys(applications) if type(op) not in others]
     try:
         for op, metas in asked:
             require_inputs(op, metas)
