@@ -110,7 +110,9 @@ def test_integer_infinity_is_no_way():
     assert (result.states.tolist(), int(result.score)) == ([0, 0], 0)
 
 
-@pytest.mark.parametrize("shapes", [("2", "2, 2", "t, 2"), ("s", "s, s", "t, s")])
+@pytest.mark.parametrize(
+    "shapes", [("2", "2, 2", "t, 2"), pytest.param(("s", "s, s", "t, s"), marks=pytest.mark.slow)]
+)
 def test_one_exported_program_for_all_sizes(shapes):
     def ask(*xs):
         slopes = jax.grad(lambda *xs: viterbi(*xs).score, (0, 1, 2))(*xs)

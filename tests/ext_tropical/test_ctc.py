@@ -97,9 +97,10 @@ def test_other_forms():
     logits[..., 2] = -np.inf
     total, _ = every_way(logits[0], [1, 1], 0)
     np.testing.assert_allclose(ctc_loss(logits[0], jnp.array([1, 1])), -np.log(total), rtol=1e-12)
-    bend = jax.hessian(lambda x: ctc_loss(x[:, :2], jnp.array([1])))(logits[0, :3])
-    assert np.isfinite(bend).all()
-    assert np.abs(bend.sum((0, 1))).max() < 1e-12
+    slope, way = jax.grad(lambda x: ctc_loss(x[:, :2], jnp.array([1]))), np.eye(3)
+    bend = jax.jit(lambda x: jax.jvp(slope, (x,), (way,))[1])(logits[0, :3])
+    assert 0 < np.abs(bend).max() < np.inf
+    assert np.abs(bend.sum(1)).max() < 1e-12
 
 
 @pytest.mark.parametrize(
