@@ -312,7 +312,7 @@ def test_samples_are_those_that_the_uniforms_choose(band, steps):
             assert tuple(row[:length]) == want
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize(("band", "steps"), FORMS)
 def test_states_that_share_columns(band, steps, final):
@@ -491,7 +491,7 @@ def test_best_sequences_are_those_of_the_recurrence(band, steps, semiring, dtype
         np.testing.assert_array_equal(states[want == want], path[want == want])
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("memory", [0, chain_op.MEMORY])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("band", "steps"), FORMS)

@@ -367,7 +367,7 @@ def placed_on(kind, arrays, spec=FIRST):
     return [jax.device_put(x, jax.NamedSharding(on, spec)) for x in arrays]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(9)
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_are_those_of_one_device(name, kind):
