@@ -216,8 +216,8 @@ class Factors:
 
         Args:
           values: the value of each variable, an integer from 0; inside a transform also a traced
-            one. If a traced value is out of range, or any value of a symbolic size, all scores are
-            NaN.
+            one. All scores are NaN if a traced value is out of range, or a value is beyond a
+            symbolic size.
           **others: the same for variables whose names are identifiers.
 
         Raises:

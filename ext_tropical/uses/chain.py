@@ -88,8 +88,7 @@ class Chain:
       transition: (S, S), from the row's state to the column's, the same in all steps; or
         (..., R, S, S), where R is 1 or T - 1. If `banded`, (K, S) stands for (S, S), K at most S:
         [k, j] is from state j - k into state j; others are impossible, as in left-to-right models
-        and CTC.
-        Entries with j < k are ignored.
+        and CTC. Entries with j < k are ignored.
       emission: (..., T, S), of each state at each time. S and T are at least 1.
       lengths: integers (...), how many of the times count; None for all. What lies behind them in
         emission and in transitions of single steps has no influence, also NaN. Outside 1..T no
