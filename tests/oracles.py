@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Algebra:
-    """A semiring of Python scalars."""
+    """A semiring of NumPy's scalars and arrays."""
 
     times: Callable[[Any, Any], Any]
     better: Callable[[Any, Any], bool]
@@ -20,11 +20,11 @@ class Algebra:
 
 
 ALGEBRAS = {
-    "max_plus": Algebra(lambda x, y: x + y, lambda y, x: y > x, -np.inf),
-    "min_plus": Algebra(lambda x, y: x + y, lambda y, x: y < x, np.inf),
-    "max_mul": Algebra(lambda x, y: x * y, lambda y, x: y > x, 0.0),
-    "min_max": Algebra(np.maximum, lambda y, x: y < x, np.inf),
-    "or_and": Algebra(np.logical_and, lambda y, x: y and not x, False),
+    "max_plus": Algebra(np.add, np.greater, -np.inf),
+    "min_plus": Algebra(np.add, np.less, np.inf),
+    "max_mul": Algebra(np.multiply, np.greater, 0.0),
+    "min_max": Algebra(np.maximum, np.less, np.inf),
+    "or_and": Algebra(np.logical_and, np.greater, False),
 }
 
 
@@ -63,30 +63,55 @@ def log_einsum(temperature: float, equation: str, *operands: np.ndarray) -> np.n
         )
 
 
+def spread(x, term, labels, xp=np):
+    """x with an axis for each of the labels, of size 1 where the term lacks it; diagonals of
+    repeated ones.
+    """
+    for label in dict.fromkeys(term):
+        while term.count(label) > 1:
+            axes = term.index(label), term.rindex(label)
+            x = xp.diagonal(x, axis1=axes[0], axis2=axes[1])
+            term = "".join(other for i, other in enumerate(term) if i not in axes) + label
+    x = xp.transpose(x, [term.index(label) for label in labels if label in term])
+    return xp.expand_dims(x, [i for i, label in enumerate(labels) if label not in term])
+
+
+def candidates(times, equation, operands, xp=np):
+    """The product of every assignment: the axes of the output, and one of all contracted labels."""
+    inputs, output = equation.split("->")
+    gone = "".join(label for label in dict.fromkeys(inputs) if label not in output + ",")
+    every = [
+        spread(x, term, output + gone, xp)
+        for x, term in zip(operands, inputs.split(","), strict=True)
+    ]
+    product = functools.reduce(times, every)
+    shape = np.broadcast_shapes(*(x.shape for x in every))
+    return xp.broadcast_to(product, shape).reshape(*shape[: len(output)], -1)
+
+
+@np.errstate(all="ignore")
 def brute_force(
     name: str, equation: str, lhs: np.ndarray, rhs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Value and first winner by looping over every index, NaN rule included."""
-    algebra = ALGEBRAS[name]
+    """Value and first winner, one contracted entry after the other; with the rule of NaN, and with
+    integers whose extreme value absorbs as infinity does.
+    """
+    algebra, zero = ALGEBRAS[name], ALGEBRAS[name].zero
     terms, output = equation.split("->")
-    left, right = terms.split(",")
-    size = dict(zip(left, lhs.shape)) | dict(zip(right, rhs.shape))
-    contracted = [c for c in dict.fromkeys(left + right) if c not in output]
-    value = np.full([size[c] for c in output], algebra.zero, lhs.dtype)
+    gone = "".join(c for c in dict.fromkeys(terms) if c not in output + ",")
+    pairs = zip((lhs, rhs), terms.split(","), strict=True)
+    lhs, rhs = np.broadcast_arrays(*(spread(x, term, gone + output) for x, term in pairs))
+    if lhs.dtype.kind == "i":
+        zero = {-np.inf: np.iinfo(lhs.dtype).min, np.inf: np.iinfo(lhs.dtype).max}.get(zero, zero)
+    value = np.full(lhs.shape[len(gone) :], zero, lhs.dtype)
     winner = np.full(value.shape, -1, np.int32)
-    for cell in itertools.product(*(range(size[c]) for c in output)):
-        for k, inner in enumerate(itertools.product(*(range(size[c]) for c in contracted))):
-            at = dict(zip(output, cell)) | dict(zip(contracted, inner))
-            with np.errstate(all="ignore"):
-                candidate = algebra.times(
-                    lhs[tuple(at[c] for c in left)], rhs[tuple(at[c] for c in right)]
-                )
-            first = winner[cell] < 0
-            if first or (
-                not np.isnan(value[cell])
-                and (np.isnan(candidate) or algebra.better(candidate, value[cell]))
-            ):
-                value[cell], winner[cell] = candidate, k
+    for k, at in enumerate(np.ndindex(lhs.shape[: len(gone)])):
+        candidate = algebra.times(lhs[at], rhs[at])
+        if lhs.dtype.kind == "i":
+            candidate = np.where((lhs[at] == zero) | (rhs[at] == zero), zero, candidate)
+        wins = (candidate != candidate) | algebra.better(candidate, value)
+        wins = (k == 0) | ((value == value) & wins)
+        value, winner = np.where(wins, candidate, value), np.where(wins, np.int32(k), winner)
     return value, winner
 
 

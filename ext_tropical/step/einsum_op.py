@@ -175,10 +175,6 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         ]
         return (functools.reduce(jnp.add, moved) / total).astype(value.dtype)
 
-    def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
-        outs = selection.reference(self.algebra, list(map(np.asarray, self.matrices(arrays))))
-        return [np.asarray(out) for out in self.tensors(arrays, outs[: self.output_count])]
-
     def matrices(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
         """The operands as matrices, in the dtype that steps compute in."""
         return self.layout.matrices(*map(widened, operands))

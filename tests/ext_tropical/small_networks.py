@@ -12,6 +12,8 @@ import opt_einsum
 
 from ext_tropical import plan_tropical_einsum
 
+from ..oracles import candidates, spread
+
 RULES = {
     "max_plus": (np.add, np.argmax, -np.inf),
     "min_plus": (np.add, np.argmin, np.inf),
@@ -96,32 +98,6 @@ def factors(seed, variables=6, whole=False):
 
 
 # --- judges ---------------------------------------------------------------------------------------
-
-
-def spread(x, term, labels, xp=np):
-    """x with an axis for each of the labels, of size 1 where the term lacks it; diagonals of
-    repeated ones.
-    """
-    for label in dict.fromkeys(term):
-        while term.count(label) > 1:
-            axes = term.index(label), term.rindex(label)
-            x = xp.diagonal(x, axis1=axes[0], axis2=axes[1])
-            term = "".join(other for i, other in enumerate(term) if i not in axes) + label
-    x = xp.transpose(x, [term.index(label) for label in labels if label in term])
-    return xp.expand_dims(x, [i for i, label in enumerate(labels) if label not in term])
-
-
-def candidates(times, equation, operands, xp=np):
-    """The product of every assignment: the axes of the output, and one of all contracted labels."""
-    inputs, output = equation.split("->")
-    gone = "".join(label for label in dict.fromkeys(inputs) if label not in output + ",")
-    every = [
-        spread(x, term, output + gone, xp)
-        for x, term in zip(operands, inputs.split(","), strict=True)
-    ]
-    product = functools.reduce(times, every)
-    shape = np.broadcast_shapes(*(x.shape for x in every))
-    return xp.broadcast_to(product, shape).reshape(*shape[: len(output)], -1)
 
 
 def brute(name, equation, *operands):

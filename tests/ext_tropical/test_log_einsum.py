@@ -20,6 +20,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import apply
 
 from ..helpers import close, passes
+from ..oracles import candidates
 from ..sweep import in_turn, some
 from .judges import check_derivatives, check_memory_of_second_derivatives, refusals
 
@@ -45,23 +46,8 @@ def normal(seed=0):
     return lambda shape: np.random.default_rng(seed).normal(size=shape) * 3
 
 
-def candidates(equation, *arrays):
-    """All candidates in one array, the output's labels first; and the number of those."""
-    terms, output = equation.split("->")
-    labels = output + "".join(sorted(set(terms) - set(output) - {","}))
-    total = 0.0
-    with np.errstate(invalid="ignore"):
-        for term, x in zip(terms.split(","), arrays, strict=True):
-            shape = [x.shape[term.index(label)] if label in term else 1 for label in labels]
-            total = total + np.transpose(
-                x, sorted(range(x.ndim), key=lambda axis, term=term: labels.index(term[axis]))
-            ).reshape(shape)
-    return total, len(output)
-
-
 def judge(equation, temperature, *arrays):
-    total, rank = candidates(equation, *arrays)
-    return temperature * logsumexp(total / temperature, axis=tuple(range(rank, total.ndim)))
+    return temperature * logsumexp(candidates(np.add, equation, arrays) / temperature, axis=-1)
 
 
 def step(equation, temperature=1.0):
@@ -88,10 +74,8 @@ def test_special_values(equation):
             ),
         )
         with np.errstate(all="ignore"):
-            total, rank = candidates(equation, *xs)
-            want = judge(equation, 1.0, *xs)
-        axes = tuple(range(rank, total.ndim))
-        want = np.where((total == np.inf).any(axes) & ~np.isnan(total).any(axes), np.inf, want)
+            total, want = candidates(np.add, equation, xs), judge(equation, 1.0, *xs)
+        want = np.where((total == np.inf).any(-1) & ~np.isnan(total).any(-1), np.inf, want)
         np.testing.assert_allclose(step(equation)(*xs), want, rtol=1e-13)
 
 

@@ -17,8 +17,9 @@ from ext_tropical.model.chain_form import chain_form
 from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import ends_in
+from ..oracles import spread
 from ..sweep import times
-from .small_networks import all_scores, factors, log_sum, probabilities, spread
+from .small_networks import all_scores, factors, log_sum, probabilities
 
 DATA = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "data"
 TEMPERATURE = 0.7

@@ -85,7 +85,7 @@ def check(name, equation, lhs, rhs, kernels=False):
     op = TropicalEinsum(semiring(name), equation, Outputs.VALUE_AND_WINNER)
     want = brute_force(name, op.layout.equation.explicit, lhs, rhs)
     value, found = every_way(op, kernels, lhs, rhs)
-    for got in (op.eager_execute(lhs, rhs), *found, (value,)):
+    for got in (*found, (value,)):
         equal(*zip(got, want, strict=len(got) == 2))
     return want[0]
 

@@ -1,5 +1,8 @@
-"""Value and winner of a step: `reference` defines them in NumPy; `contract` lowers them to lax, as
-one reduction of all candidates or a loop in memory of a few results.
+"""Value and winner of a step, lowered to lax: one reduction of all candidates, or a loop in memory
+of a few results.
+
+The value of a cell is the best candidate, or NaN if there is one; the winner, int32, is the number
+of the first candidate that has it, or of the first NaN, and -1 if nothing is contracted.
 
 If one side is a vector, there are no more candidates than entries of the operands, and one
 reduction is enough; a loop would have many turns with little work in each. The same holds if there
@@ -482,40 +485,3 @@ def _careful(
         jnp.zeros(operands.cells, jnp.int32),
     )
     return _looped(operands.columns.shape[2], step, operands, start)[: 1 + with_winner]
-
-
-# --- the definition ------------------------------------------------------------------------------
-
-
-def reference(
-    semiring: SelectiveSemiring, operands: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Value and first winner of each cell, one contracted entry after the other.
-
-    Args:
-      semiring: the algebra.
-      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the
-        same dtype.
-
-    Returns:
-      value (batch, rows, columns) in the operands' dtype, winner int32 of the same shape: the first
-      best candidate, the first NaN if there is one, -1 if nothing is contracted. One operand has
-      one column.
-    """
-    lhs = operands[0]
-    batch, count, rows = lhs.shape
-    shape = (batch, rows, operands[1].shape[2] if len(operands) == 2 else 1)
-    if count == 0:
-        return np.full(shape, semiring.zero(lhs.dtype)), np.full(shape, -1, np.int32)
-    winner = np.zeros(shape, np.int32)
-    value: Any = np.full(shape, semiring.identity(lhs.dtype))
-    with np.errstate(all="ignore"):
-        for k in range(count):
-            entries: list[Any] = [lhs[:, k, :, None], *(rhs[:, k, None, :] for rhs in operands[1:])]
-            candidate: Any = (
-                np.asarray(semiring.times(*entries)) if len(entries) == 2 else entries[0]
-            )
-            wins = np.asarray(semiring.better(candidate, value)) | (candidate != candidate)
-            wins &= value == value
-            value, winner = np.where(wins, candidate, value), np.where(wins, np.int32(k), winner)
-    return value, winner
