@@ -286,6 +286,13 @@ def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]])
     return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
 
 
+MERGED_BLOCKS = 8
+"""In so many blocks devices merge a large result, of LARGE_BYTES on each: beside its own result a
+device then holds what a block needs. Few, because each is a reduction between devices.
+"""
+LARGE_BYTES = 1 << 20
+
+
 def best_of_devices(
     semiring: SelectiveSemiring, shard: Shard, outs: Sequence[jax.Array], contracted: str
 ) -> tuple[jax.Array, ...]:
@@ -297,23 +304,39 @@ def best_of_devices(
       outs: this device's values, and perhaps winners.
       contracted: the contracted labels.
 
-    Cost: a reduction between devices for values, and one for winners; without a
-      `reduction` the values are gathered.
+    Cost: a reduction between devices for values, and one for winners, each in blocks if a result is
+      large; without a `reduction` the values are gathered.
     """
-    value, *winner = outs
     axes = tuple(name for label in contracted for name in shard.axes.get(label, ()))
     if not axes:
         return tuple(outs)
-    if semiring.reduction:
-        best = shard.merged(semiring.reduction, value, contracted)
-    else:
-        best = semiring.best(lax.all_gather(value, axes), 0)
-    if not winner:
-        return (best,)
-    none = jnp.iinfo(jnp.int32).max
-    wins = (value == best) | (value != value)
-    first = jnp.where(wins, among_all(winner[0], contracted, shard), none)
-    return best, shard.merged("min", first, contracted)
+
+    def merged(value: jax.Array, *winner: jax.Array) -> tuple[jax.Array, ...]:
+        if semiring.reduction:
+            best = shard.merged(semiring.reduction, value, contracted)
+        else:
+            best = semiring.best(lax.all_gather(value, axes), 0)
+        if not winner:
+            return (best,)
+        none = jnp.iinfo(jnp.int32).max
+        wins = (value == best) | (value != value)
+        return best, shard.merged("min", jnp.where(wins, winner[0], none), contracted)
+
+    outs = (outs[0], *(among_all(winner, contracted, shard) for winner in outs[1:]))
+    if outs[0].nbytes < LARGE_BYTES:
+        return merged(*outs)
+    length = max(outs[0].shape)
+    axis, size = outs[0].shape.index(length), -(-length // MERGED_BLOCKS)
+
+    def next_block(i: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        # The last block begins earlier if needed: what is merged twice stays as it is.
+        block = (lax.dynamic_slice_in_dim(x, i * size, size, axis) for x in found)
+        return tuple(
+            lax.dynamic_update_slice_in_dim(x, new, i * size, axis)
+            for x, new in zip(found, merged(*block), strict=True)
+        )
+
+    return lax.fori_loop(0, -(-length // size), next_block, outs)
 
 
 def among_all(winner: jax.Array, labels: str, shard: Shard) -> jax.Array:

@@ -165,6 +165,21 @@ def test_semirings_of_authors(split):
     chex.assert_trees_all_equal(jax.jit(run)(*placed(split, *table)), table[0] @ table[1] % 7)
 
 
+@pytest.mark.parametrize(
+    ("semiring", "most"), [(max_plus, 0.7), (Later(), 1.1)], ids=["reduced", "gathered"]
+)
+def test_large_results_are_merged_in_blocks(semiring, most):
+    """Of sizes that blocks do not divide; in less memory than the results of a device together, or
+    little more where they are gathered.
+    """
+    x, y = np.random.default_rng(5).integers(0, 3, (2, 517, 8)).astype(np.float32)
+    x[7, 3] = y[9, 5] = np.nan
+    run, on_mesh = functools.partial(winners, semiring=semiring), placed("contracted", x, y.T)
+    compiled = jax.jit(run).lower(*on_mesh).compile()
+    chex.assert_trees_all_equal(compiled(*on_mesh), jax.jit(run)(x, y.T))
+    assert compiled.memory_analysis().temp_size_in_bytes < most * 8 * 517 * 517
+
+
 PLAN = "ab,bc,c->a|1,2:b|0,3:a"
 SIZES = (("a", 2), ("b", 3))
 OPS = {
