@@ -101,8 +101,7 @@ def write(
         for variable, size in zip(scope, table.shape, strict=True)
     }
     lines = ["MARKOV", str(len(sizes)), " ".join(str(sizes[x]) for x in sorted(sizes))]
-    lines.append(str(len(scopes)))
-    lines += [" ".join(map(str, (len(scope), *scope))) for scope in scopes]
+    lines += [str(len(scopes)), *(" ".join(map(str, (len(scope), *scope))) for scope in scopes)]
     for table in tables:
         lines += ["", str(table.size), " ".join(repr(float(x)) for x in table.ravel())]
     pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")

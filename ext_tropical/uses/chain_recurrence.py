@@ -37,8 +37,11 @@ Op = Any  # a ChainOp, whose module imports this one
 
 def each_state(emission: jax.Array, columns: jax.Array) -> jax.Array:
     """(T, S) of an emission (T, C) and columns (S,); NaN where there is no such column."""
-    places = jnp.where(columns < 0, emission.shape[1], columns)
-    return jnp.asarray(emission).at[:, places].get(mode="fill", fill_value=jnp.nan)
+    return (
+        jnp.asarray(emission)
+        .at[:, jnp.where(columns < 0, emission.shape[1], columns)]
+        .get(mode="fill", fill_value=jnp.nan)
+    )
 
 
 def each_column(found: jax.Array, columns: jax.Array, emission: jax.Array) -> jax.Array:
@@ -330,9 +333,12 @@ def _wanted(op: Op, found: Values) -> Values:
 
 # --- sums of numbers instead of logarithms --------------------------------------------------------
 #
-# Where the transitions of a step lie within `narrow` of each other, so do the numbers that arrive
-# at the states from either end, whose logarithms the scores are, and the first of them scales all.
-# What is then too small for the dtype is too small to matter in any way on.
+# The numbers whose logarithms the scores are, scaled at each time by the sum of those before. Where
+# the transitions of a step lie within `narrow` of each other, so do the numbers that arrive at the
+# states from either end: what is then too small for the dtype is too small to matter in any way on.
+# Where some moves are impossible, a small number may be all that is left a few times later. Sums of
+# logarithms are then taken, unless the numbers of all states that can be reached are `least` or
+# more: their products with transitions are normal numbers, and 0 means that a state is not reached.
 
 
 def _product(row: jax.Array, matrix: jax.Array) -> jax.Array:
@@ -363,12 +369,16 @@ def sums(
 
     # A loop around the numbers would keep XLA CPU from computing all times at once: 2 to 3 times as
     # long for 8 states. Under vmap the cond computes them for all chains.
-    is_narrow = jnp.all(jnp.max(moves, (1, 2)) - jnp.min(moves, (1, 2)) <= narrow)
-    zeros = _wanted(op, (seen[0, 0], initial, moves, seen))
+    lowest = jnp.min(jnp.where(moves == -jnp.inf, jnp.inf, moves), (1, 2))
+    is_narrow = jnp.all(jnp.max(moves, (1, 2)) - lowest <= narrow)
+    least = jnp.where(jnp.min(moves) == -jnp.inf, math.exp(narrow) * kind.tiny / kind.eps, 0)
     state = lax.cond(
         is_narrow,
-        lambda: _scaled(op, initial, moves, seen, *others),
-        lambda: (jnp.int32(1), tuple(map(jnp.zeros_like, zeros))),
+        lambda: _scaled(op, least, initial, moves, seen, *others),
+        lambda: (
+            jnp.int32(1),
+            tuple(map(jnp.zeros_like, _wanted(op, (seen[0, 0], initial, moves, seen)))),
+        ),
     )
 
     def careful(state: State) -> State:
@@ -381,56 +391,76 @@ def sums(
 
 
 def _scaled(
-    op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
+    op: Op,
+    least: jax.Array,
+    initial: jax.Array,
+    moves: jax.Array,
+    seen: jax.Array,
+    *others: jax.Array,
 ) -> tuple[jax.Array, Values]:
-    """These of numbers; and 2, or 1 where they are none."""
-    length, count, start = length_of(op, seen, others), seen.shape[0], initial + seen[0]
+    """These of numbers; and 2, or 1 where they are none or a number is less than `least`."""
+    length, (count, states), start = length_of(op, seen, others), seen.shape, initial + seen[0]
     live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
     seen = _kept(op, live[:, None], seen[1:], 0)
     # Maxima of short rows by columns, because XLA CPU is slow with them.
-    is_short = isinstance(seen.shape[1], int) and seen.shape[1] <= 8
+    is_short = isinstance(states, int) and states <= 8
     tops = functools.reduce(jnp.maximum, seen.T) if is_short else jnp.max(seen, 1)
     top, most = jnp.max(start), jnp.max(moves, (1, 2))
-    weights, start = jnp.exp(seen - tops[:, None]), jnp.exp(start - top)
-    matrices = jnp.exp(moves - most[:, None, None])
-    shared = matrices[0] if moves.shape[0] == 1 else None
+    # A weight is 0 only where the state is impossible.
+    weights = jnp.maximum(jnp.exp(seen - tops[:, None]), jnp.finfo(seen.dtype).tiny)
+    first, weights = jnp.exp(start - top), jnp.where(seen == -jnp.inf, 0, weights)
+    matrices, is_shared = jnp.exp(moves - most[:, None, None]), moves.shape[0] == 1
+    # A column of ones gives the sum of what was before; eight of them keep vectors whole.
+    ones = 8 if isinstance(states, int) and states % 8 == 0 and is_shared else 1
+    wide = jnp.append(matrices, jnp.ones((*moves.shape[:2], ones), seen.dtype), 2)
 
-    def step(before: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
-        is_live, weight, own = given
-        arrived = _product(before, own if shared is None else shared)
-        new = _kept(op, is_live, arrived * (1 / arrived[0]) * weight, before)
-        return new, _kept(op, is_live, arrived if op.detailed else arrived[0], 1)
+    def reached(message: jax.Array, arrived: jax.Array, weight: jax.Array) -> jax.Array:
+        return jnp.where((arrived > 0) & (weight > 0), message, 1)
 
-    given = live, weights, matrices if shared is None else None
-    last, arrived = lax.scan(step, start, given)
-    scales = arrived[:, :1] if op.detailed else arrived
+    def step(state: State, given: State) -> tuple[State, jax.Array]:
+        (before, low), (is_live, weight, own) = state, given
+        row = _product(before, wide[0] if own is None else own)
+        arrived, scale = row[:states], row[states]
+        new = _kept(op, is_live, arrived * (1 / scale) * weight, before)
+        if not op.detailed:  # else all messages are judged later, at once
+            low = _kept(op, is_live, jnp.minimum(low, reached(new, arrived, weight)), low)
+        return (new, low), _kept(op, is_live, row if op.detailed else scale, 1)
+
+    begin = first, jnp.where(start == -jnp.inf, 1, first)
+    (last, low), found = lax.scan(step, begin, (live, weights, None if is_shared else wide))
+    scales = found[:, states:][:, :1] if op.detailed else found
+    if op.detailed:
+        arrived, factors = found[:, :states], (1 / scales) * weights
+        messages = jnp.append(first[None], arrived * factors, 0)
+        low = jnp.minimum(low, jnp.min(reached(messages[1:], arrived, weights), 0, initial=1))
     shift = top + jnp.sum(_kept(op, live, tops + most, 0))
     score = jnp.log(jnp.sum(last)) + jnp.sum(jnp.log(scales)) + shift
-    impossible = (length < 1) | (length > count) | (shift == -jnp.inf)
-    number = jnp.where(impossible | (score == score), jnp.int32(2), 1)
-    score = jnp.where(impossible, -jnp.inf, score)
+    outside = (length < 1) | (length > count)
+    number = jnp.where(outside | ((score == score) & jnp.all(low >= least)), jnp.int32(2), 1)
+    score = jnp.where(outside, -jnp.inf, score)
     if not op.detailed:
         return number, (score,)
 
     def back(after: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
-        is_live, weight, own, scale = given
-        matrix = (own if shared is None else shared).T
-        before = _kept(op, is_live, _product(after * (1 / scale) * weight, matrix), after)
+        is_live, factor, message, own = given
+        found = _product(after * factor, (matrices[0] if own is None else own).T)
+        # What lies ahead of a state that is not reached may be too large for the dtype.
+        before = _kept(op, is_live, jnp.where(message > 0, found, 0), after)
         return before, before
 
-    end = jnp.full_like(last, 1 / jnp.sum(last))
-    ahead = jnp.append(lax.scan(back, end, (*given, scales), reverse=True)[1], end[None], 0)
-    messages = jnp.append(start[None], arrived * (1 / scales) * weights, 0)
-    states = messages * ahead
-    whole = jnp.sum(states, 1, keepdims=True)
-    uses = _kept(op, live[:, None], ahead[1:] * (1 / scales) * weights / whole[1:], 0)
+    given = live, factors, messages[:-1], None if is_shared else matrices
+    end = jnp.where(last > 0, 1 / jnp.sum(last), 0)
+    ahead = jnp.append(lax.scan(back, end, given, reverse=True)[1], end[None], 0)
+    shares = messages * ahead
+    whole = jnp.sum(shares, 1, keepdims=True)
+    uses = _kept(op, live[:, None], ahead[1:] * factors / whole[1:], 0)
     pairs = matrices * jnp.einsum(
-        "ts,tr->tsr" if shared is None else "ts,tr->sr",
+        "ts,tr->sr" if is_shared else "ts,tr->tsr",
         messages[:-1],
         uses,
         precision=lax.Precision.HIGHEST,
     ).reshape(moves.shape)
-    return number, _wanted(op, (score, *_known(score, length, pairs, states / whole)))
+    return number, _wanted(op, (score, *_known(score, length, pairs, shares / whole)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
