@@ -399,17 +399,18 @@ def _scaled(
     *others: jax.Array,
 ) -> tuple[jax.Array, Values]:
     """These of numbers; and 2, or 1 where they are none or a number is less than `least`."""
-    length, (count, states), start = length_of(op, seen, others), seen.shape, initial + seen[0]
-    live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
-    seen = _kept(op, live[:, None], seen[1:], 0)
+    length, (count, states) = length_of(op, seen, others), seen.shape
+    outside = (length < 1) | (length > count)
+    live = jnp.arange(count, dtype=jnp.int32) < length
+    seen = _kept(op, live[:, None], seen.at[0].add(initial), 0)
     # Maxima of short rows by columns, because XLA CPU is slow with them.
     is_short = isinstance(states, int) and states <= 8
     tops = functools.reduce(jnp.maximum, seen.T) if is_short else jnp.max(seen, 1)
-    top, most = jnp.max(start), jnp.max(moves, (1, 2))
-    # A weight is 0 only where the state is impossible.
     weights = jnp.maximum(jnp.exp(seen - tops[:, None]), jnp.finfo(seen.dtype).tiny)
-    first, weights = jnp.exp(start - top), jnp.where(seen == -jnp.inf, 0, weights)
-    matrices, is_shared = jnp.exp(moves - most[:, None, None]), moves.shape[0] == 1
+    weights = jnp.where(seen == -jnp.inf, 0, weights)  # 0 only where the state is impossible
+    first, weights, live = weights[0], weights[1:], live[1:]
+    most, is_shared = jnp.max(moves, (1, 2)), moves.shape[0] == 1
+    matrices = jnp.exp(moves - most[:, None, None])
     # A column of ones gives the sum of what was before; eight of them keep vectors whole.
     ones = 8 if isinstance(states, int) and states % 8 == 0 and is_shared else 1
     wide = jnp.append(matrices, jnp.ones((*moves.shape[:2], ones), seen.dtype), 2)
@@ -426,18 +427,16 @@ def _scaled(
             low = _kept(op, is_live, jnp.minimum(low, reached(new, arrived, weight)), low)
         return (new, low), _kept(op, is_live, row if op.detailed else scale, 1)
 
-    begin = first, jnp.where(start == -jnp.inf, 1, first)
+    begin = first, jnp.where(first > 0, first, 1)
     (last, low), found = lax.scan(step, begin, (live, weights, None if is_shared else wide))
-    scales = found[:, states:][:, :1] if op.detailed else found
+    scales = found[:, states] if op.detailed else found
     if op.detailed:
-        arrived, factors = found[:, :states], (1 / scales) * weights
+        arrived, factors = found[:, :states], (1 / scales)[:, None] * weights
         messages = jnp.append(first[None], arrived * factors, 0)
         low = jnp.minimum(low, jnp.min(reached(messages[1:], arrived, weights), 0, initial=1))
-    shift = top + jnp.sum(_kept(op, live, tops + most, 0))
-    score = jnp.log(jnp.sum(last)) + jnp.sum(jnp.log(scales)) + shift
-    outside = (length < 1) | (length > count)
+    score = jnp.sum(jnp.log(scales) + _kept(op, live, tops[1:] + most, 0))
+    score = jnp.where(outside, -jnp.inf, score + tops[0] + jnp.log(jnp.sum(last)))
     number = jnp.where(outside | ((score == score) & jnp.all(low >= least)), jnp.int32(2), 1)
-    score = jnp.where(outside, -jnp.inf, score)
     if not op.detailed:
         return number, (score,)
 
