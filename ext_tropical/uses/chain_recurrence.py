@@ -421,7 +421,7 @@ def _scaled(
     def step(state: State, given: State) -> tuple[State, jax.Array]:
         (before, low), (is_live, weight, own) = state, given
         row = _product(before, wide[0] if own is None else own)
-        arrived, scale = row[:states], row[states]
+        arrived, scale = row[:states], row[-1]
         new = _kept(op, is_live, arrived * (1 / scale) * weight, before)
         if not op.detailed:  # else all messages are judged later, at once
             low = _kept(op, is_live, jnp.minimum(low, reached(new, arrived, weight)), low)
@@ -429,7 +429,7 @@ def _scaled(
 
     begin = first, jnp.where(first > 0, first, 1)
     (last, low), found = lax.scan(step, begin, (live, weights, None if is_shared else wide))
-    scales = found[:, states] if op.detailed else found
+    scales = found[:, -1] if op.detailed else found
     if op.detailed:
         arrived, factors = found[:, :states], (1 / scales)[:, None] * weights
         messages = jnp.append(first[None], arrived * factors, 0)
