@@ -448,7 +448,7 @@ def _scaled(
         return before, before
 
     given = live, factors, messages[:-1], None if is_shared else matrices
-    end = jnp.where(last > 0, 1 / jnp.sum(last), 0)
+    end = jnp.full_like(last, 1 / jnp.sum(last))
     ahead = jnp.append(lax.scan(back, end, given, reverse=True)[1], end[None], 0)
     shares = messages * ahead
     whole = jnp.sum(shares, 1, keepdims=True)
