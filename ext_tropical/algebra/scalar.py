@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from typing import Self
+from typing import ClassVar, Self
 
 from tenferro_jax.errors import DTypeError
 
@@ -19,6 +19,7 @@ class _Scalar:
     """
 
     value: float = math.nan  # each semiring has its own default default
+    _one: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -39,7 +40,7 @@ class _Scalar:
     @classmethod
     def one(cls) -> Self:
         """The neutral element of *."""
-        return cls(0.0)
+        return cls(cls._one)
 
     def __add__(self, other: object) -> Self:
         if type(other) is not type(self):
@@ -137,11 +138,7 @@ class MaxMul(_Scalar):
     """
 
     value: float = 0.0
-
-    @classmethod
-    def one(cls) -> Self:
-        """The neutral element of *."""
-        return cls(1.0)
+    _one: ClassVar[float] = 1.0
 
     def __mul__(self, other: object) -> Self:
         return type(self)(self.value * other.value) if type(other) is type(self) else NotImplemented

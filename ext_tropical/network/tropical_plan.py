@@ -189,8 +189,11 @@ def _shape(x: object, where: str) -> tuple[int, ...]:
 
 
 def _is_size(size: Any) -> bool:
-    is_number = isinstance(size, int | np.integer) and not isinstance(size, bool)
-    return bool(size >= 0) if is_number else jax.export.is_symbolic_dim(size)
+    return (
+        bool(size >= 0)
+        if isinstance(size, int | np.integer) and not isinstance(size, bool)
+        else jax.export.is_symbolic_dim(size)
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -375,8 +375,9 @@ class TropicalPlan(SlicedPlan):
         if turn < self.slices or found is None:
             raise self._wrong("merge", f"{turn} slices", f"all {self.slices}")
         value, labels = finished(mode, found, self.dtype)
-        feasible = value != jnp.asarray(self.semiring.zero(self.dtype))
-        return Assignment(value, dict(labels.items()), feasible)
+        return Assignment(
+            value, dict(labels.items()), value != jnp.asarray(self.semiring.zero(self.dtype))
+        )
 
     def __repr__(self) -> str:
         return (

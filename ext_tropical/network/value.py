@@ -122,8 +122,9 @@ class TropicalNetwork(OfSemiring, Question):
         active = tuple(i for i, t in enumerate(tangents) if t is not None)
         moved = [t for t in tangents if t is not None]
         if not self.is_selective:
-            op = NetworkShares(self.algebra.temperature, self.plan, active)
-            return apply(op, *primals, *moved)
+            return apply(
+                NetworkShares(self.algebra.temperature, self.plan, active), *primals, *moved
+            )
         plan = self.planned(primals)
         sizes: Any = plan.sizes
         at = NetworkEntries(",".join(plan.terms), plan.equation.output, sizes)

@@ -318,8 +318,9 @@ class NetworkEntries(Question):
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         labels, *given = inputs
         if self.is_transposed:
-            rows = jnp.broadcast_to(given[0], (len(plan.terms), *labels.shape[1:]))
-            return add_entries(plan, labels, rows)
+            return add_entries(
+                plan, labels, jnp.broadcast_to(given[0], (len(plan.terms), *labels.shape[1:]))
+            )
         found = at_places(joined(given), _entry_places(plan, labels))
         return (jnp.sum(found, 0) if self.is_sum else found,)
 

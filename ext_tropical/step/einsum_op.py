@@ -103,7 +103,11 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 
     def on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
-        return best_of_devices(self.algebra, shard, apply(self, *pieces), self.layout.contracted)
+        # In the wide dtype: values that are rounded before they are merged would be equal.
+        value, *winner = best_of_devices(
+            self.algebra, shard, apply(self, *map(widened, pieces)), self.layout.contracted
+        )
+        return value.astype(pieces[0].dtype), *winner
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         outs = selection.contract(

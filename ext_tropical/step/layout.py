@@ -79,10 +79,8 @@ class MatmulLayout:
 
         There is one if the labels of each group are adjacent in the operand, in the group's order.
         """
-        own = (self.rows, self.columns)[: len(shapes)]
-        return [
-            self._strides(*each) for each in zip(self.equation.inputs, shapes, own, strict=True)
-        ]
+        groups = zip(self.equation.inputs, shapes, (self.rows, self.columns), strict=False)
+        return [self._strides(*each) for each in groups]
 
     def _strides(self, labels: str, shape: Sequence[int], own: str) -> tuple[int, ...] | None:
         groups = (self.batch, self.contracted, own)
@@ -174,8 +172,11 @@ def _problem(equation: Equation) -> tuple[int, str, str] | None:
     """(character, problem, advice) if an equation is not a step."""
     text, terms = equation.text, equation.inputs
     if len(terms) > 2:
-        advice = "tropical_einsum takes any number; a step contracts two."
-        return 0, f"{len(terms)} operands", advice
+        return (
+            0,
+            f"{len(terms)} operands",
+            "tropical_einsum takes any number; a step contracts two.",
+        )
     for i, term in enumerate(terms):
         for label in term:
             if term.count(label) > 1:
@@ -304,8 +305,8 @@ def best_of_devices(
       outs: this device's values, and perhaps winners.
       contracted: the contracted labels.
 
-    Cost: a reduction between devices for values, and one for winners, each in blocks if a result is
-      large; without a `reduction` the values are gathered.
+    Cost: a reduction between devices for values, in blocks if they are many and there are no
+      winners, and one for winners; without a `reduction` values are gathered, in blocks too.
     """
     axes = tuple(name for label in contracted for name in shard.axes.get(label, ()))
     if not axes:
@@ -318,12 +319,13 @@ def best_of_devices(
             best = semiring.best(lax.all_gather(value, axes), 0)
         if not winner:
             return (best,)
-        none = jnp.iinfo(jnp.int32).max
         wins = (value == best) | (value != value)
-        return best, shard.merged("min", jnp.where(wins, winner[0], none), contracted)
+        return best, shard.merged("min", jnp.where(wins, winner[0], MOST_CONTRACTED), contracted)
 
     outs = (outs[0], *(among_all(winner, contracted, shard) for winner in outs[1:]))
-    if outs[0].nbytes < LARGE_BYTES:
+    # Winners in blocks would take two to five times as long on 8 host devices and save little, but
+    # where values are gathered.
+    if outs[0].nbytes < LARGE_BYTES or (semiring.reduction and len(outs) == 2):
         return merged(*outs)
     length = max(outs[0].shape)
     axis, size = outs[0].shape.index(length), -(-length // MERGED_BLOCKS)

@@ -249,7 +249,8 @@ def drawn(
     op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
 ) -> jax.Array:
     """The states of each sample."""
-    score, messages, last = messages_of(op, initial, transition, emission, *others)
+    seen = emission - _shift(emission, 1)
+    score, messages, last = messages_of(op, initial, transition, seen, *others)
 
     def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
         weights = jnp.exp(candidates - _shift(candidates))
@@ -354,26 +355,45 @@ def sums(
     op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> Values:
     """The score of all sequences, and if the op is detailed its derivatives."""
+    if jnp.finfo(seen.dtype).bits < 32:  # in which counts of uses would stop growing
+        found = sums(op, *(x.astype(jnp.float32) for x in (initial, moves, seen)), *others)
+        return tuple(x.astype(seen.dtype) for x in found)
+    # A large number that the scores of a time share would cost their digits. XLA CPU is slow with
+    # maxima of short rows, and not by columns.
+    is_short = isinstance(seen.shape[1], int) and seen.shape[1] <= 8
+    tops = functools.reduce(jnp.maximum, seen.T) if is_short else jnp.max(seen, 1)
+    tops = lax.stop_gradient(jnp.where(abs(tops) < jnp.inf, tops, 0))
+    live = jnp.arange(seen.shape[0], dtype=jnp.int32) < length_of(op, seen, others)
+    score, *more = _sums_below(op, initial, moves, seen - tops[:, None], *others)
+    return score + jnp.sum(_kept(op, live, tops, 0)), *more
+
+
+def _sums_below(
+    op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
+) -> Values:
+    """As `sums`, of emissions whose greatest is 0 at each time, or infinite."""
     kind = jnp.finfo(seen.dtype)
 
     def exact(*inputs: jax.Array) -> Values:
         return _wanted(op, details(op, *inputs) if op.detailed else messages_of(op, *inputs))
 
-    # Half of the exponents that the dtype has below 1, without those of its digits and of 31 bits.
-    narrow = float(-kind.minexp - kind.nmant - 31) / 2 * math.log(2)
-    if op.curved or op.band or narrow <= 0:
+    if op.curved or op.band:
         return exact(initial, moves, seen, *others)
     if moves.shape[0] > 1:
-        times = 1 + lax.broadcasted_iota(jnp.int32, (moves.shape[0], 1, 1), 0)
-        moves = _kept(op, times < length_of(op, seen, others), moves, 0)
+        live = 1 + jnp.arange(moves.shape[0], dtype=jnp.int32) < length_of(op, seen, others)
+        moves = _kept(op, live[:, None, None], moves, 0)
+
+    # Half of the exponents that the dtype has below 1, without those of its digits and of 31 bits.
+    narrow = float(-kind.minexp - kind.nmant - 31) / 2 * math.log(2)
+    lowest = jnp.min(jnp.where(moves == -jnp.inf, jnp.inf, moves), (1, 2))
+    least = jnp.where(jnp.min(moves) == -jnp.inf, math.exp(narrow) * kind.tiny / kind.eps, 0)
+    # In a left-to-right model the numbers of the first states fade soon.
+    goes_back = jnp.any(jnp.tril(moves > -jnp.inf, -1))
 
     # A loop around the numbers would keep XLA CPU from computing all times at once: 2 to 3 times as
     # long for 8 states. Under vmap the cond computes them for all chains.
-    lowest = jnp.min(jnp.where(moves == -jnp.inf, jnp.inf, moves), (1, 2))
-    is_narrow = jnp.all(jnp.max(moves, (1, 2)) - lowest <= narrow)
-    least = jnp.where(jnp.min(moves) == -jnp.inf, math.exp(narrow) * kind.tiny / kind.eps, 0)
     state = lax.cond(
-        is_narrow,
+        jnp.all(jnp.max(moves, (1, 2)) - lowest <= narrow) & ((least == 0) | goes_back),
         lambda: _scaled(op, least, initial, moves, seen, *others),
         lambda: (
             jnp.int32(1),
@@ -399,16 +419,13 @@ def _scaled(
     *others: jax.Array,
 ) -> tuple[jax.Array, Values]:
     """These of numbers; and 2, or 1 where they are none or a number is less than `least`."""
-    length, (count, states) = length_of(op, seen, others), seen.shape
+    length, (count, states), start = length_of(op, seen, others), seen.shape, initial + seen[0]
     outside = (length < 1) | (length > count)
-    live = jnp.arange(count, dtype=jnp.int32) < length
-    seen = _kept(op, live[:, None], seen.at[0].add(initial), 0)
-    # Maxima of short rows by columns, because XLA CPU is slow with them.
-    is_short = isinstance(states, int) and states <= 8
-    tops = functools.reduce(jnp.maximum, seen.T) if is_short else jnp.max(seen, 1)
-    weights = jnp.maximum(jnp.exp(seen - tops[:, None]), jnp.finfo(seen.dtype).tiny)
+    live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
+    seen = _kept(op, live[:, None], seen[1:], 0)
+    weights = jnp.maximum(jnp.exp(seen), jnp.finfo(seen.dtype).tiny)
     weights = jnp.where(seen == -jnp.inf, 0, weights)  # 0 only where the state is impossible
-    first, weights, live = weights[0], weights[1:], live[1:]
+    first = jnp.exp(start - jnp.max(start))
     most, is_shared = jnp.max(moves, (1, 2)), moves.shape[0] == 1
     matrices = jnp.exp(moves - most[:, None, None])
     # A column of ones gives the sum of what was before; eight of them keep vectors whole.
@@ -427,15 +444,15 @@ def _scaled(
             low = _kept(op, is_live, jnp.minimum(low, reached(new, arrived, weight)), low)
         return (new, low), _kept(op, is_live, row if op.detailed else scale, 1)
 
-    begin = first, jnp.where(first > 0, first, 1)
+    begin = first, jnp.where(start == -jnp.inf, 1, first)
     (last, low), found = lax.scan(step, begin, (live, weights, None if is_shared else wide))
     scales = found[:, -1] if op.detailed else found
     if op.detailed:
         arrived, factors = found[:, :states], (1 / scales)[:, None] * weights
         messages = jnp.append(first[None], arrived * factors, 0)
         low = jnp.minimum(low, jnp.min(reached(messages[1:], arrived, weights), 0, initial=1))
-    score = jnp.sum(jnp.log(scales) + _kept(op, live, tops[1:] + most, 0))
-    score = jnp.where(outside, -jnp.inf, score + tops[0] + jnp.log(jnp.sum(last)))
+    score = jnp.log(jnp.sum(last)) + jnp.sum(jnp.log(scales) + _kept(op, live, most, 0))
+    score = jnp.where(outside, -jnp.inf, score + jnp.max(start))
     number = jnp.where(outside | ((score == score) & jnp.all(low >= least)), jnp.int32(2), 1)
     if not op.detailed:
         return number, (score,)
@@ -476,8 +493,14 @@ def along(op: Op, states: jax.Array, *inputs: jax.Array) -> jax.Array:
     def used(x: jax.Array, some: jax.Array) -> jax.Array:
         return jnp.where(some >= 0, x, one)
 
-    first = used(initial[states[..., :1]], states[..., :1])
-    entries = jnp.concatenate([first, used(moves, after), used(seen, states)], axis=-1)
+    entries = jnp.concatenate(
+        [
+            used(initial[states[..., :1]], states[..., :1]),
+            used(moves, after),
+            used(seen, states),
+        ],
+        axis=-1,
+    )
     if not isinstance(count, int):
         start, entries = jnp.full(states.shape[:-1], one), jnp.moveaxis(entries, -1, 0)
         return lax.scan(lambda product, x: (op.algebra.times(product, x), None), start, entries)[0]
@@ -558,9 +581,8 @@ def listed(
 
     first = semiring.times(initial, emission[0])[:, None]
     lists = jnp.append(first, jnp.full((len(initial), count - 1), zero), axis=1)
-    times = 1 + jnp.arange(total - 1, dtype=jnp.int32)
-    own = None if transition.shape[0] == 1 else matrices
-    lists, before = lax.scan(forward, lists, (times, emission[1:], own))
+    times, own = 1 + jnp.arange(total - 1, dtype=jnp.int32), transition.shape[0] > 1
+    lists, before = lax.scan(forward, lists, (times, emission[1:], matrices if own else None))
     values, states, ranks = _heads(count, semiring, lists, jnp.full((len(initial), 1), one))
 
     def back(state: State, winners: State) -> State:

@@ -73,8 +73,7 @@ def tables(name, shapes, seed, dtype="float64"):
 
 
 def reals(shapes, seed):
-    rng = np.random.default_rng(seed)
-    return [rng.normal(size=shape) for shape in shapes]
+    return [*map(functools.partial(np.random.default_rng(seed).normal, 0, 1), shapes)]
 
 
 def factors(seed, variables=6, whole=False):

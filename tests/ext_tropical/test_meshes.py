@@ -166,18 +166,24 @@ def test_semirings_of_authors(split):
 
 
 @pytest.mark.parametrize(
-    ("semiring", "most"), [(max_plus, 0.7), (Later(), 1.1)], ids=["reduced", "gathered"]
+    ("ask", "semiring", "most"),
+    [(value, max_plus, 0.3), (winners, max_plus, 2.1), (winners, Later(), 2.2)],
+    ids=["reduced", "with winners", "gathered"],
 )
-def test_large_results_are_merged_in_blocks(semiring, most):
-    """Of sizes that blocks do not divide; in less memory than the results of a device together, or
-    little more where they are gathered.
-    """
+def test_large_results_are_merged_in_blocks(ask, semiring, most):
+    """Of sizes that blocks do not divide; so many times the memory of the value at most."""
     x, y = np.random.default_rng(5).integers(0, 3, (2, 517, 8)).astype(np.float32)
     x[7, 3] = y[9, 5] = np.nan
-    run, on_mesh = functools.partial(winners, semiring=semiring), placed("contracted", x, y.T)
+    run, on_mesh = functools.partial(ask, semiring=semiring), placed("contracted", x, y.T)
     compiled = jax.jit(run).lower(*on_mesh).compile()
     chex.assert_trees_all_equal(compiled(*on_mesh), jax.jit(run)(x, y.T))
-    assert compiled.memory_analysis().temp_size_in_bytes < most * 8 * 517 * 517
+    assert compiled.memory_analysis().temp_size_in_bytes < most * 4 * 517 * 517
+
+
+def test_16_bit_values_are_merged_before_they_are_rounded():
+    """Or the first device would win where only rounded values are equal."""
+    x, y = (np.array(side, jnp.bfloat16) for side in ([[256] * 8], [[0.5]] * 7 + [[0.75]]))
+    assert winners(x, y)[1] == jax.jit(winners)(*placed("contracted", x, y))[1] == 7
 
 
 PLAN = "ab,bc,c->a|1,2:b|0,3:a"

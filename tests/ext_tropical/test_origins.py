@@ -253,8 +253,7 @@ def eager(case, jit):
 
 
 def all_constant(case, jit):
-    make = any_made(case)
-    return jit(lambda: solve(case, *map(make, case.operands())))()
+    return jit(lambda: solve(case, *map(any_made(case), case.operands())))()
 
 
 def made_inside(case, jit):

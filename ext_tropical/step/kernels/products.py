@@ -239,8 +239,9 @@ def lowered(
         return op.from_candidates(*inputs)
     tiles = dataclasses.replace(op, equation=EQUATION).from_candidates
     *places, output = places
-    form = Form(layout, algebra.temperature, places, output, op.from_candidates, tiles)
-    return total(form, *inputs)
+    return total(
+        Form(layout, algebra.temperature, places, output, op.from_candidates, tiles), *inputs
+    )
 
 
 def value(with_sums: bool, form: Form, *inputs: jax.Array) -> tuple[jax.Array, ...]:

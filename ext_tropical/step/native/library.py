@@ -106,8 +106,9 @@ def in_program(
 ) -> tuple[jax.Array, ...]:
     """Make a call inside a compiled program."""
     outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in outputs]
-    call = jax.ffi.ffi_call(target(name), outs, vmap_method=vmap_method)
-    return tuple(call(*arrays, **attributes))
+    return tuple(
+        jax.ffi.ffi_call(target(name), outs, vmap_method=vmap_method)(*arrays, **attributes)
+    )
 
 
 def on_host(
