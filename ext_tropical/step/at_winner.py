@@ -104,8 +104,9 @@ class AtWinner(StepOp):
         equation = self.layout.equation
         ends = [equation.inputs[self.axis], equation.output]
         source, target = ends if self.summed is None else ends[::-1]
-        factors = factors_of([source, equation.output], [target])
-        return ShardingRule(factors, on_device=self._on_device)
+        return ShardingRule(
+            factors_of([source, equation.output], [target]), on_device=self._on_device
+        )
 
     def _on_device(self, shard: Shard, x: jax.Array, winner: jax.Array) -> Sequence[jax.Array]:
         """Each device has the entries of its winners; the others are zero there."""
@@ -174,8 +175,9 @@ def at_winner(op: AtWinner, x: jax.Array, winner: jax.Array) -> jax.Array:
         start_indices_batching_dims=(0, op.axis + 1),
     )
     matrix, at = layout.operand(x, op.axis), layout.matrix(winner)[..., None]
-    found = lax.gather(matrix, at, numbers, (1, 1, 1), mode="promise_in_bounds")
-    return layout.tensor(found, sizes)
+    return layout.tensor(
+        lax.gather(matrix, at, numbers, (1, 1, 1), mode="promise_in_bounds"), sizes
+    )
 
 
 def entries_at(equation: str, place: Place, x: jax.Array, winner: jax.Array) -> jax.Array:

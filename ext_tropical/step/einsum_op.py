@@ -38,7 +38,7 @@ from ..algebra.shipped import or_and
 from .at_winner import entries_at
 from .kernels import mosaic, selection
 from .kernels.summed import is_size
-from .layout import EinsumOp, best_of_devices, matmul_layout
+from .layout import EinsumOp, best_of_devices, in_blocks, matmul_layout
 from .native.library import in_program, native, unserved
 from .weighted_sum import Place, WeightedSum
 
@@ -103,10 +103,17 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 
     def on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
+        contracted = self.layout.contracted
+        if not set(contracted) & set(shard.axes):
+            return apply(self, *pieces)
+
+        def best(*own: jax.Array) -> Sequence[jax.Array]:
+            return best_of_devices(self.algebra, shard, apply(self, *own), contracted)
+
         # In the wide dtype: values that are rounded before they are merged would be equal.
-        value, *winner = best_of_devices(
-            self.algebra, shard, apply(self, *map(widened, pieces)), self.layout.contracted
-        )
+        wide = [*map(widened, pieces)]
+        outs = self.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in wide])
+        value, *winner = in_blocks(best, self.layout.equation, outs, wide)
         return value.astype(pieces[0].dtype), *winner
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
@@ -308,8 +315,10 @@ def _is_reduced(batch: int, contracted: int, rows: int, columns: int) -> bool:
 def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the library does."""
     is_reduced = selection.fits_one_reduction if op.algebra == or_and else _is_reduced
-    dtypes = ("float64", "float32", "int32", "bool")
-    return _not_served(op, metas, dtypes, is_reduced) or native().problem
+    return (
+        _not_served(op, metas, ("float64", "float32", "int32", "bool"), is_reduced)
+        or native().problem
+    )
 
 
 def run_native(
@@ -353,8 +362,11 @@ def run_native(
 
 def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the kernel does."""
-    dtypes = ("float32", "int32")  # the copy engine does not support float64
-    return _not_served(op, metas, dtypes, selection.fits_one_reduction) or mosaic.problem()
+    return (
+        # the copy engine does not support float64
+        _not_served(op, metas, ("float32", "int32"), selection.fits_one_reduction)
+        or mosaic.problem()
+    )
 
 
 def run_gpu(

@@ -287,11 +287,48 @@ def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]])
     return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
 
 
-MERGED_BLOCKS = 8
-"""In so many blocks devices merge a large result, of LARGE_BYTES on each: beside its own result a
+MERGED_BLOCKS = 4
+"""In so many blocks devices compute and merge values of LARGE_BYTES each: beside what is merged a
 device then holds what a block needs. Few, because each is a reduction between devices.
 """
 LARGE_BYTES = 1 << 20
+
+
+def in_blocks(
+    fn: Callable[..., Sequence[jax.Array]],
+    equation: Equation,
+    outs: Sequence[TensorMeta],
+    pieces: Sequence[jax.Array],
+) -> Sequence[jax.Array]:
+    """fn(*pieces), whose results devices merge, block by block along the longest output label.
+
+    Args:
+      fn: a function of operands.
+      equation: of the pieces, and of each result.
+      outs: of the whole results.
+      pieces: of this device.
+    """
+    length = max(outs[0].shape, default=1)
+    if math.prod(outs[0].shape) * outs[0].dtype.itemsize < LARGE_BYTES:
+        return fn(*pieces)
+    axis, size = outs[0].shape.index(length), -(-length // MERGED_BLOCKS)
+
+    def next_block(i: jax.Array, found: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        # The last block begins earlier if needed: it computes some cells again.
+        own = (
+            lax.dynamic_slice_in_dim(x, i * size, size, term.index(equation.output[axis]))
+            if equation.output[axis] in term
+            else x
+            for x, term in zip(pieces, equation.inputs, strict=True)
+        )
+        return tuple(
+            lax.dynamic_update_slice_in_dim(x, new, i * size, axis)
+            for x, new in zip(found, fn(*own), strict=True)
+        )
+
+    return lax.fori_loop(
+        0, -(-length // size), next_block, tuple(jnp.zeros(m.shape, m.dtype) for m in outs)
+    )
 
 
 def best_of_devices(
@@ -303,42 +340,22 @@ def best_of_devices(
       semiring: the algebra.
       shard: of this device.
       outs: this device's values, and perhaps winners.
-      contracted: the contracted labels.
+      contracted: the contracted labels, of which some are split.
 
-    Cost: a reduction between devices for values, in blocks if they are many and there are no
-      winners, and one for winners; without a `reduction` values are gathered, in blocks too.
+    Cost: a reduction between devices for values, and one for winners; without a
+      `reduction` the values are gathered.
     """
-    axes = tuple(name for label in contracted for name in shard.axes.get(label, ()))
-    if not axes:
-        return tuple(outs)
-
-    def merged(value: jax.Array, *winner: jax.Array) -> tuple[jax.Array, ...]:
-        if semiring.reduction:
-            best = shard.merged(semiring.reduction, value, contracted)
-        else:
-            best = semiring.best(lax.all_gather(value, axes), 0)
-        if not winner:
-            return (best,)
-        wins = (value == best) | (value != value)
-        return best, shard.merged("min", jnp.where(wins, winner[0], MOST_CONTRACTED), contracted)
-
-    outs = (outs[0], *(among_all(winner, contracted, shard) for winner in outs[1:]))
-    # Winners in blocks would take two to five times as long on 8 host devices and save little, but
-    # where values are gathered.
-    if outs[0].nbytes < LARGE_BYTES or (semiring.reduction and len(outs) == 2):
-        return merged(*outs)
-    length = max(outs[0].shape)
-    axis, size = outs[0].shape.index(length), -(-length // MERGED_BLOCKS)
-
-    def next_block(i: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        # The last block begins earlier if needed: what is merged twice stays as it is.
-        block = (lax.dynamic_slice_in_dim(x, i * size, size, axis) for x in found)
-        return tuple(
-            lax.dynamic_update_slice_in_dim(x, new, i * size, axis)
-            for x, new in zip(found, merged(*block), strict=True)
-        )
-
-    return lax.fori_loop(0, -(-length // size), next_block, outs)
+    value, *winner = outs
+    if semiring.reduction:
+        best = shard.merged(semiring.reduction, value, contracted)
+    else:
+        axes = tuple(name for label in contracted for name in shard.axes.get(label, ()))
+        best = semiring.best(lax.all_gather(value, axes), 0)
+    if not winner:
+        return (best,)
+    wins = (value == best) | (value != value)
+    first = jnp.where(wins, among_all(winner[0], contracted, shard), MOST_CONTRACTED)
+    return best, shard.merged("min", first, contracted)
 
 
 def among_all(winner: jax.Array, labels: str, shard: Shard) -> jax.Array:

@@ -240,8 +240,9 @@ class Chain:
             raise ShapeError(
                 where=f"{where}, states", given=f"shape {given.shape}", needed=f"(..., {count})"
             )
-        run = functools.partial(_log_prob, op)
-        return mapped(where, run, [*arrays, narrow(given)], *op.ranks, 1)
+        return mapped(
+            where, functools.partial(_log_prob, op), [*arrays, narrow(given)], *op.ranks, 1
+        )
 
     def entropy(self) -> jax.Array:
         """The entropy of the distribution of sequences, -sum p log p.

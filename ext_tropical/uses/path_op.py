@@ -101,8 +101,9 @@ class PathSearch(OfSemiring, ExtensionOp):
         if weights.shape == (0,):  # with an edge that leads nowhere
             senders = receivers = jnp.full(1, -1, INT32)
             weights = jnp.zeros(1, weights.dtype)
-        search = functools.partial(_searched, self, senders, receivers, weights, targets)
-        return jax.vmap(search)(sources)
+        return jax.vmap(functools.partial(_searched, self, senders, receivers, weights, targets))(
+            sources
+        )
 
     def linearize(
         self,

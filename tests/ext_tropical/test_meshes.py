@@ -167,7 +167,7 @@ def test_semirings_of_authors(split):
 
 @pytest.mark.parametrize(
     ("ask", "semiring", "most"),
-    [(value, max_plus, 0.3), (winners, max_plus, 2.1), (winners, Later(), 2.2)],
+    [(value, max_plus, 0.6), (winners, max_plus, 1.1), (winners, Later(), 2.6)],
     ids=["reduced", "with winners", "gathered"],
 )
 def test_large_results_are_merged_in_blocks(ask, semiring, most):

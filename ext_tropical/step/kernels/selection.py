@@ -428,8 +428,9 @@ def _values(semiring: SelectiveSemiring, operands: _Operands) -> jax.Array:
         _, found = _candidates(semiring, operands, jnp.asarray(i, jnp.int32) * width, width)
         return better(value, tree(better, found))
 
-    least = jnp.full(operands.cells, semiring.identity(operands.rows.dtype))
-    return _looped(blocks, step, operands, least)
+    return _looped(
+        blocks, step, operands, jnp.full(operands.cells, semiring.identity(operands.rows.dtype))
+    )
 
 
 def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: jax.Array) -> jax.Array:
