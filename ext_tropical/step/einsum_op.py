@@ -38,7 +38,7 @@ from ..algebra.shipped import or_and
 from .at_winner import entries_at
 from .kernels import mosaic, selection
 from .kernels.summed import is_size
-from .layout import EinsumOp, best_of_devices, in_blocks, matmul_layout
+from .layout import EinsumOp, best_of_devices, matmul_layout, merged_in_blocks
 from .native.library import in_program, native, unserved
 from .weighted_sum import Place, WeightedSum
 
@@ -113,7 +113,7 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         # In the wide dtype: values that are rounded before they are merged would be equal.
         wide = [*map(widened, pieces)]
         outs = self.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in wide])
-        value, *winner = in_blocks(best, self.layout.equation, outs, wide)
+        value, *winner = merged_in_blocks(best, self.layout.equation, outs, wide)
         return value.astype(pieces[0].dtype), *winner
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:

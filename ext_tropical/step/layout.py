@@ -294,7 +294,7 @@ device then holds what a block needs. Few, because each is a reduction between d
 LARGE_BYTES = 1 << 20
 
 
-def in_blocks(
+def merged_in_blocks(
     fn: Callable[..., Sequence[jax.Array]],
     equation: Equation,
     outs: Sequence[TensorMeta],

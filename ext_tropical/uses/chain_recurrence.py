@@ -337,9 +337,10 @@ def _wanted(op: Op, found: Values) -> Values:
 # The numbers whose logarithms the scores are, scaled at each time by the sum of those before. Where
 # the transitions of a step lie within `narrow` of each other, so do the numbers that arrive at the
 # states from either end: what is then too small for the dtype is too small to matter in any way on.
-# Where some moves are impossible, a small number may be all that is left a few times later. Sums of
-# logarithms are then taken, unless the numbers of all states that can be reached are `least` or
-# more: their products with transitions are normal numbers, and 0 means that a state is not reached.
+# Where some moves are impossible, a small number may be all that is left a few times later. There
+# every state that can be reached must have a number of at least `least`, or sums of logarithms are
+# taken. A product of such a number with a transition is a normal number, so that 0 means that a
+# state is not reached.
 
 
 def _product(row: jax.Array, matrix: jax.Array) -> jax.Array:
@@ -581,8 +582,10 @@ def listed(
 
     first = semiring.times(initial, emission[0])[:, None]
     lists = jnp.append(first, jnp.full((len(initial), count - 1), zero), axis=1)
-    times, own = 1 + jnp.arange(total - 1, dtype=jnp.int32), transition.shape[0] > 1
-    lists, before = lax.scan(forward, lists, (times, emission[1:], matrices if own else None))
+    times = 1 + jnp.arange(total - 1, dtype=jnp.int32)
+    lists, before = lax.scan(
+        forward, lists, (times, emission[1:], None if transition.shape[0] == 1 else matrices)
+    )
     values, states, ranks = _heads(count, semiring, lists, jnp.full((len(initial), 1), one))
 
     def back(state: State, winners: State) -> State:
