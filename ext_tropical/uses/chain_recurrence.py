@@ -5,7 +5,6 @@ samples.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,10 +23,6 @@ Values = tuple[jax.Array, ...]
 WINNERS = 20
 """With at most so many candidates for a state one reduction gives value and winner, and the winners
 are kept. XLA CPU is slow with that for more, where the winners on the way back are found again.
-"""
-BLOCK = 64
-"""So many times a message of logarithms keeps its shift: a new one at each takes XLA CPU a third
-longer.
 """
 Op = Any  # a ChainOp, whose module imports this one
 
@@ -147,43 +142,29 @@ def messages_of(
     is_log = isinstance(algebra, LogSumExp)
     zero, one = (jnp.asarray(f(emission.dtype)) for f in (algebra.zero, algebra.one))
 
-    def step(message: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
+    def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
         t, seen, own = given
         matrix = transition[0] if own is None else own
         matrix, seen = (_kept(op, t < length, x, one) for x in (matrix, seen))
+        shift = [_shift(message)[0]] if is_log else []
+        message = message - shift[0] if is_log else message
         candidates = _arriving(op, message, matrix)
         if winners:
             arrived, found = together(algebra, candidates, 0)
         else:
             arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
         new = _kept(op, t < length, algebra.times(arrived, seen), message)
-        return new, found if winners else new
-
-    def steps(message: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
-        # Derivatives do not keep the candidates.
-        body = jax.checkpoint(step, prevent_cse=False) if is_log else step
-        return lax.scan(body, message, given)
-
-    def block(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
-        shift = _shift(message)[0]
-        last, kept = steps(message - shift, given)
-        return last, (kept, shift)
+        return new, (found if winners else new, *shift)
 
     transition, count = _ordered(op, transition), emission.shape[0] - 1
     first = algebra.times(initial, emission[0])
     times = 1 + jnp.arange(count, dtype=jnp.int32)
     given = times, emission[1:], None if transition.shape[0] == 1 else transition
-    size = BLOCK if isinstance(count, int) else 1
-    whole = count // size * size if is_log else 0
-    last, kept, shifts = first, first[None], one
-    if whole != 0:
-        blocks = jax.tree.map(lambda x: x[:whole].reshape(whole // size, size, *x.shape[1:]), given)
-        last, (found, shifts) = lax.scan(block, first, blocks)
-        kept = jnp.append(kept, found.reshape(whole, *found.shape[2:]), 0)
-    if whole != count or winners:
-        last, found = steps(last, jax.tree.map(lambda x: x[whole:], given))
-        kept = found if winners else jnp.append(kept, found, 0)
-    score = _log_sum_exp(last) + jnp.sum(shifts) if is_log else algebra.best(last, 0)
+    # Derivatives do not keep the candidates.
+    body = jax.checkpoint(step, prevent_cse=False) if is_log else step
+    last, (kept, *shifts) = lax.scan(body, first, given)
+    kept = kept if winners else jnp.append(first[None], kept, 0)
+    score = _log_sum_exp(last) + jnp.sum(shifts[0]) if is_log else algebra.best(last, 0)
     return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), kept, last
 
 
@@ -334,21 +315,21 @@ def _wanted(op: Op, found: Values) -> Values:
 
 # --- sums of numbers instead of logarithms --------------------------------------------------------
 #
-# The numbers whose logarithms the scores are, scaled at each time by the sum of those before. Where
-# the transitions of a step lie within `narrow` of each other, so do the numbers that arrive at the
-# states from either end: what is then too small for the dtype is too small to matter in any way on.
-# Where some moves are impossible, a small number may be all that is left a few times later. There
-# every state that can be reached must have a number of at least `least`, or sums of logarithms are
-# taken. A product of such a number with a transition is a normal number, so that 0 means that a
-# state is not reached.
+# The numbers whose logarithms the scores are, scaled at each time by their sum. A number that is
+# too small for the dtype may be all that is left some times later: in a left-to-right model those
+# of the first states fade. So possible moves and states have at least a floor, which bounds the
+# sum from above, and the sum is taken where the floors have no part in it: where without them it is
+# the same, or where the sequences that use one have no share. Else sums of logarithms are taken.
 
 
-def _product(row: jax.Array, matrix: jax.Array) -> jax.Array:
-    """XLA CPU calls a function for a matmul, which takes longer than a small one."""
+def _product(rows: jax.Array, matrices: jax.Array) -> jax.Array:
+    """Of each row (S,) with its matrix. XLA CPU calls a function for a matmul, which takes longer
+    than a small one.
+    """
     return (
-        jnp.sum(row[:, None] * matrix, 0)
-        if isinstance(row.shape[0], int) and row.shape[0] < 32
-        else jnp.matmul(row, matrix, precision=lax.Precision.HIGHEST)
+        jnp.sum(rows[..., None] * matrices, -2)
+        if isinstance(rows.shape[-1], int) and rows.shape[-1] < 32
+        else jnp.einsum("bs,bsr->br", rows, matrices, precision=lax.Precision.HIGHEST)
     )
 
 
@@ -373,7 +354,6 @@ def _sums_below(
     op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> Values:
     """As `sums`, of emissions whose greatest is 0 at each time, or infinite."""
-    kind = jnp.finfo(seen.dtype)
 
     def exact(*inputs: jax.Array) -> Values:
         return _wanted(op, details(op, *inputs) if op.detailed else messages_of(op, *inputs))
@@ -384,23 +364,9 @@ def _sums_below(
         live = 1 + jnp.arange(moves.shape[0], dtype=jnp.int32) < length_of(op, seen, others)
         moves = _kept(op, live[:, None, None], moves, 0)
 
-    # Half of the exponents that the dtype has below 1, without those of its digits and of 31 bits.
-    narrow = float(-kind.minexp - kind.nmant - 31) / 2 * math.log(2)
-    lowest = jnp.min(jnp.where(moves == -jnp.inf, jnp.inf, moves), (1, 2))
-    least = jnp.where(jnp.min(moves) == -jnp.inf, math.exp(narrow) * kind.tiny / kind.eps, 0)
-    # In a left-to-right model the numbers of the first states fade soon.
-    goes_back = jnp.any(jnp.tril(moves > -jnp.inf, -1))
-
     # A loop around the numbers would keep XLA CPU from computing all times at once: 2 to 3 times as
-    # long for 8 states. Under vmap the cond computes them for all chains.
-    state = lax.cond(
-        jnp.all(jnp.max(moves, (1, 2)) - lowest <= narrow) & ((least == 0) | goes_back),
-        lambda: _scaled(op, least, initial, moves, seen, *others),
-        lambda: (
-            jnp.int32(1),
-            tuple(map(jnp.zeros_like, _wanted(op, (seen[0, 0], initial, moves, seen)))),
-        ),
-    )
+    # long for 8 states.
+    state = _scaled(op, initial, moves, seen, *others)
 
     def careful(state: State) -> State:
         # It depends on the state, or XLA would compute it before the loop.
@@ -412,72 +378,83 @@ def _sums_below(
 
 
 def _scaled(
-    op: Op,
-    least: jax.Array,
-    initial: jax.Array,
-    moves: jax.Array,
-    seen: jax.Array,
-    *others: jax.Array,
+    op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> tuple[jax.Array, Values]:
-    """These of numbers; and 2, or 1 where they are none or a number is less than `least`."""
-    length, (count, states), start = length_of(op, seen, others), seen.shape, initial + seen[0]
-    outside = (length < 1) | (length > count)
+    """2 and these of numbers, or 1 where floors have a part in them."""
+    kind, length, (count, states) = jnp.finfo(seen.dtype), length_of(op, seen, others), seen.shape
+    # A number and a move at their floors have a product that is normal, so that 0 means that a
+    # state is not reached; 2**28 are left for sums, and what lies ahead of a floor is not infinite.
+    floor, high = 2.0 ** (kind.minexp // 2), 2.0 ** (kind.maxexp - 28)
+    start, outside = initial + seen[0], (length < 1) | (length > count)
     live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
     seen = _kept(op, live[:, None], seen[1:], 0)
-    weights = jnp.maximum(jnp.exp(seen), jnp.finfo(seen.dtype).tiny)
-    weights = jnp.where(seen == -jnp.inf, 0, weights)  # 0 only where the state is impossible
-    first = jnp.exp(start - jnp.max(start))
+    least = float(kind.tiny)
+    begin, weights = (
+        jnp.where(x == -jnp.inf, 0, jnp.maximum(jnp.exp(x), least))
+        for x in (start - _shift(start), seen)
+    )
     most, is_shared = jnp.max(moves, (1, 2)), moves.shape[0] == 1
     matrices = jnp.exp(moves - most[:, None, None])
-    # A column of ones gives the sum of what was before; eight of them keep vectors whole.
-    ones = 8 if isinstance(states, int) and states % 8 == 0 and is_shared else 1
-    wide = jnp.append(matrices, jnp.ones((*moves.shape[:2], ones), seen.dtype), 2)
+    possible = jnp.where(moves == -jnp.inf, 0, jnp.maximum(matrices, floor))
+    # Without floors and with them; for derivatives these alone. The bound from below takes none of
+    # what was raised to `least`.
+    pair = jnp.stack([jnp.where(matrices > floor, matrices, 0), possible], -3)[:, op.detailed :]
+    limits = jnp.asarray([2 * high * least, floor], seen.dtype)[op.detailed :, None]
+    floors = jnp.asarray([0, floor], seen.dtype)[op.detailed :, None]
+    begin = begin[None] * high
+    first = jnp.where(begin > limits, begin, floors * jnp.sign(begin))
+    # A column of ones gives the sum of what was before.
+    wide = jnp.append(pair, jnp.ones((*pair.shape[:-1], 1), seen.dtype), -1)
 
-    def reached(message: jax.Array, arrived: jax.Array, weight: jax.Array) -> jax.Array:
-        return jnp.where((arrived > 0) & (weight > 0), message, 1)
+    def step(before: jax.Array, given: State) -> tuple[jax.Array, Values]:
+        is_live, weight, own = given
+        found = _product(before, wide[0] if own is None else own)
+        arrived, total = found[:, :states], found[0, -1]
+        scale = high / jnp.maximum(total, 1)
+        new = arrived * scale * weight[None]
+        low = jnp.where((arrived > 0) & (weight > 0)[None], floors, 0)
+        new = jnp.where(new <= limits, low, new)
+        new = _kept(op, is_live, new, before)
+        return new, (_kept(op, is_live, scale, 1), *new[: op.detailed])
 
-    def step(state: State, given: State) -> tuple[State, jax.Array]:
-        (before, low), (is_live, weight, own) = state, given
-        row = _product(before, wide[0] if own is None else own)
-        arrived, scale = row[:states], row[-1]
-        new = _kept(op, is_live, arrived * (1 / scale) * weight, before)
-        if not op.detailed:  # else all messages are judged later, at once
-            low = _kept(op, is_live, jnp.minimum(low, reached(new, arrived, weight)), low)
-        return (new, low), _kept(op, is_live, row if op.detailed else scale, 1)
-
-    begin = first, jnp.where(start == -jnp.inf, 1, first)
-    (last, low), found = lax.scan(step, begin, (live, weights, None if is_shared else wide))
-    scales = found[:, -1] if op.detailed else found
-    if op.detailed:
-        arrived, factors = found[:, :states], (1 / scales)[:, None] * weights
-        messages = jnp.append(first[None], arrived * factors, 0)
-        low = jnp.minimum(low, jnp.min(reached(messages[1:], arrived, weights), 0, initial=1))
-    score = jnp.log(jnp.sum(last)) + jnp.sum(jnp.log(scales) + _kept(op, live, most, 0))
+    given = live, weights, None if is_shared else wide
+    last, (scales, *kept) = lax.scan(step, first, given)
+    total = jnp.sum(last, 1)
+    score = jnp.log(total[0] / high) + jnp.sum(_kept(op, live, most, 0) - jnp.log(scales))
     score = jnp.where(outside, -jnp.inf, score + jnp.max(start))
-    number = jnp.where(outside | ((score == score) & jnp.all(low >= least)), jnp.int32(2), 1)
+
+    def number(certain: jax.Array) -> jax.Array:
+        known = (total[0] >= 1) & (score < jnp.inf) & certain
+        return jnp.where(outside | (total[-1] == 0) | known, jnp.int32(2), 1)
+
     if not op.detailed:
-        return number, (score,)
+        return number(total[1] <= total[0] * (1 + 16 * float(kind.eps))), (score,)
+    messages, factors = jnp.append(first, kept[0], 0), scales[:, None] * weights
 
     def back(after: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
         is_live, factor, message, own = given
-        found = _product(after * factor, (matrices[0] if own is None else own).T)
+        found = _product((after * factor)[None], (pair[0] if own is None else own).mT)[0]
         # What lies ahead of a state that is not reached may be too large for the dtype.
         before = _kept(op, is_live, jnp.where(message > 0, found, 0), after)
         return before, before
 
-    given = live, factors, messages[:-1], None if is_shared else matrices
-    end = jnp.full_like(last, 1 / jnp.sum(last))
-    ahead = jnp.append(lax.scan(back, end, given, reverse=True)[1], end[None], 0)
+    back_from = live, factors, messages[:-1], None if is_shared else pair
+    end = jnp.full_like(last[0], 1 / (8 * floor) / total)
+    ahead = jnp.append(lax.scan(back, end, back_from, reverse=True)[1], end[None], 0)
     shares = messages * ahead
     whole = jnp.sum(shares, 1, keepdims=True)
-    uses = _kept(op, live[:, None], ahead[1:] * factors / whole[1:], 0)
-    pairs = matrices * jnp.einsum(
+    uses = _kept(op, live[:, None], ahead[1:] * factors, 0)
+    pairs = possible * jnp.einsum(
         "ts,tr->sr" if is_shared else "ts,tr->tsr",
-        messages[:-1],
+        messages[:-1] / whole[1:],
         uses,
         precision=lax.Precision.HIGHEST,
     ).reshape(moves.shape)
-    return number, _wanted(op, (score, *_known(score, length, pairs, shares / whole)))
+    shares = shares / whole
+    low = jnp.append(first <= high * least, (kept[0] <= floor) | (weights <= least), 0)
+    lost = jnp.sum(jnp.where(low, shares, 0)) + jnp.sum(jnp.where(possible <= floor, pairs, 0))
+    certain = (lost <= float(kind.eps)) & (jnp.max(whole) < jnp.inf)
+    return number(certain), _wanted(op, (score, *_known(score, length, pairs, shares)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
