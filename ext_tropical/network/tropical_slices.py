@@ -51,10 +51,10 @@ def whole(
     """The value of all slices, and the coordinates if the mode asks for winners, in one compiled
     loop, or one on each device.
 
-    The derivative follows the coordinates: the value is times of the operands' entries there.
+    The derivative follows the coordinates: the value is times of the operands' entries there. Under
+    log_sum_exp it is the sum of the slices' derivatives, each by its share, which the rounded value
+    does not tell.
     """
-    if isinstance(mode.semiring, LogSumExp):
-        return _log_value(plan, mode, spread, mode.semiring, operands), {}
 
     @jax.custom_jvp
     def run(*operands: jax.Array) -> State:
@@ -62,6 +62,13 @@ def whole(
 
     @run.defjvp
     def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
+        if isinstance(mode.semiring, LogSumExp):
+            largest, total = run(*primals)
+            slope = _shared_tangent(plan, mode, spread, mode.semiring, largest, primals, tangents)
+            return (largest, total), (
+                jnp.zeros_like(largest),
+                {SUM: slope / mode.semiring.temperature},
+            )
         if not isinstance(mode.semiring, SelectiveSemiring):
             raise no_derivative(mode.semiring)
         value, at = _loop(plan, dataclasses.replace(mode, winners=Winners.LABELS), spread, primals)
@@ -74,7 +81,7 @@ def whole(
             {label: np.zeros(index.shape, jax.dtypes.float0) for label, index in at.items()},
         )
 
-    return run(*operands)
+    return finished(mode, run(*operands), operands[0].dtype)
 
 
 def _loop(
@@ -133,30 +140,6 @@ def joined_sums(semiring: LogSumExp, x: Sums, y: Sums) -> Sums:
     largest = max_plus.plus(x[0], y[0])
     totals = (total * semiring.share(own, largest) for own, total in (x, y))
     return largest, functools.reduce(jnp.add, totals)
-
-
-def _log_value(
-    plan: SlicedPlan,
-    mode: Mode,
-    spread: Spread | None,
-    semiring: LogSumExp,
-    operands: Sequence[jax.Array],
-) -> jax.Array:
-    """The value under log_sum_exp. Its derivative is the sum of the slices' derivatives, each by
-    its share, which the rounded value does not tell.
-    """
-
-    @jax.custom_jvp
-    def sums(*operands: jax.Array) -> State:
-        return _loop(plan, mode, spread, operands)
-
-    @sums.defjvp
-    def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
-        largest, total = sums(*primals)
-        slope = _shared_tangent(plan, mode, spread, semiring, largest, primals, tangents)
-        return (largest, total), (jnp.zeros_like(largest), {SUM: slope / semiring.temperature})
-
-    return finished(mode, sums(*operands), operands[0].dtype)[0]
 
 
 def finished(mode: Mode, found: State, dtype: np.dtype) -> State:
