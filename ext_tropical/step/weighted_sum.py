@@ -116,17 +116,13 @@ class WeightedSum(OfSemiring, StepOp):
             return (products.lowered(self, products.weighted, inputs, places),)
 
         def shared(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
-            return self._summed(*self._with_best(inputs), may_be_nan=may_be_nan)
+            return self.from_candidates(*self._with_best(inputs), may_be_nan=may_be_nan)
 
         # The operands of a branch are arrays that were stored: each candidate made of them has the
         # same bits everywhere.
         value = inputs[self.operand_count]
         branches = (functools.partial(shared, True), functools.partial(shared, False))
         return (lax.cond(jnp.any(value != value), *branches, *inputs),)
-
-    def from_candidates(self, *inputs: jax.Array) -> jax.Array:
-        """The sum in one pass over all candidates."""
-        return self._summed(*inputs)
 
     def linearize(
         self,
@@ -185,7 +181,8 @@ class WeightedSum(OfSemiring, StepOp):
             *factors,
         )
 
-    def _summed(self, *inputs: jax.Array, may_be_nan: bool = True) -> jax.Array:
+    def from_candidates(self, *inputs: jax.Array, may_be_nan: bool = True) -> jax.Array:
+        """The sum in one pass over all candidates."""
         sizes = self._sizes([x.shape for x in inputs])
         operands, value, factors = (
             inputs[: self.operand_count],
