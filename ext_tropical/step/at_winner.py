@@ -219,11 +219,11 @@ def add_native(op: AtWinner, cells: jax.Array, winner: jax.Array) -> tuple[jax.A
     """
     layout, sizes = op.layout, op.sizes([cells.shape, winner.shape])
     term = layout.equation.inputs[op.axis]
-    shapes = [[sizes[label] for label in labels] for labels in layout.equation.inputs]
+    shape = tuple(sizes[label] for label in term)
     batch, contracted, *own = layout.extents(sizes)
-    strides = layout.strides(shapes)[op.axis]
+    strides = layout.strides(shape, op.axis)
     dense = (batch, own[op.axis], contracted)
-    result = TensorMeta(cells.dtype, tuple(shapes[op.axis]) if strides else dense)
+    result = TensorMeta(cells.dtype, shape if strides else dense)
     (found,) = in_program(
         "at_winner",
         [result],

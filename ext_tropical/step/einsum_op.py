@@ -339,7 +339,7 @@ def run_native(
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
     batch, contracted, rows, columns = layout.extents(sizes)
     arrays = [widened(x) for x in operands]
-    strides = layout.strides([x.shape for x in arrays])
+    strides = [layout.strides(x.shape, i) for i, x in enumerate(arrays)]
     if None in strides:
         turned = layout.matrices(*arrays)
         dense = [(contracted * own, own, 1) for own in (rows, columns)]

@@ -73,17 +73,14 @@ class MatmulLayout:
             for labels in (self.batch, self.contracted, self.rows, self.columns)
         ]
 
-    def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...] | None]:
-        """For each operand in memory, the distance in entries of neighbours in batch, contracted
-        and own; None if there is none.
+    def strides(self, shape: Sequence[int], number: int) -> tuple[int, ...] | None:
+        """For the operand of a number in memory, the distance in entries of neighbours in batch,
+        contracted and own; None if there is none.
 
         There is one if the labels of each group are adjacent in the operand, in the group's order.
         """
-        groups = zip(self.equation.inputs, shapes, (self.rows, self.columns), strict=False)
-        return [self._strides(*each) for each in groups]
-
-    def _strides(self, labels: str, shape: Sequence[int], own: str) -> tuple[int, ...] | None:
-        groups = (self.batch, self.contracted, own)
+        labels = self.equation.inputs[number]
+        groups = (self.batch, self.contracted, (self.rows, self.columns)[number])
         if not all(group in labels for group in groups):
             return None
         return tuple(
