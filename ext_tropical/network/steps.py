@@ -22,7 +22,7 @@ from tenferro_jax.extension import apply
 from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
-from ..step.kernels.summed import is_size
+from ..step.kernels.selection import is_size
 from ..step.layout import product, step_op
 from ..step.log_einsum import LogEinsum
 from ..step.sum_einsum import SumEinsum

@@ -37,7 +37,6 @@ from ..algebra.semiring import (
 from ..algebra.shipped import or_and
 from .at_winner import entries_at
 from .kernels import mosaic, selection
-from .kernels.summed import is_size
 from .layout import EinsumOp, best_of_devices, matmul_layout, merged_in_blocks
 from .native.library import in_program, native, unserved
 from .weighted_sum import Place, WeightedSum
@@ -144,7 +143,7 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         """
         shapes = [x.shape for x in primals]
         sizes = self.layout.equation.sizes(shapes, self.family_id, require_equal)
-        if any(is_size(sizes[label], 0) for label in self.layout.contracted):
+        if any(selection.is_size(sizes[label], 0) for label in self.layout.contracted):
             return (None,) * self.output_count  # no winner, no derivative
         if self.ties is Ties.SPLIT:
             return (self._shared(primals, outputs[0], tangents), None)[: self.output_count]

@@ -95,7 +95,7 @@ def contract(
     """
     batch, count, rows = operands[0].shape
     columns = operands[1].shape[2] if len(operands) == 2 else 1
-    if _is_known(count) and count == 0:
+    if is_size(count, 0):
         cells = (batch, rows, columns)
         return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[
             : 1 + with_winner
@@ -115,17 +115,15 @@ def fits_one_reduction(batch: int, count: int, rows: int, columns: int) -> bool:
     """Whether one reduction of all candidates is as good as a loop; symbolic sizes count
     as large.
     """
-    few = _is_known(count) and count <= UNROLLED_ENTRIES
-    small = (
-        _is_known(batch, count, rows, columns)
-        and math.prod((batch, count, rows, columns)) <= REDUCED_CANDIDATES
-    )
-    vector = any(_is_known(size) and size == 1 for size in (rows, columns))
-    return few or small or vector
+    few = isinstance(count, int) and count <= UNROLLED_ENTRIES
+    sizes = (batch, count, rows, columns)
+    small = all(isinstance(n, int) for n in sizes) and math.prod(sizes) <= REDUCED_CANDIDATES
+    return few or small or is_size(rows, 1) or is_size(columns, 1)
 
 
-def _is_known(*sizes: object) -> bool:
-    return all(isinstance(size, int) for size in sizes)
+def is_size(size: int, number: int) -> bool:
+    """Whether a size is this number; a symbolic size is not."""
+    return isinstance(size, int) and size == number
 
 
 # --- one reduction -------------------------------------------------------------------------------
@@ -217,8 +215,7 @@ def together(
 
     start = jnp.asarray(semiring.identity(candidates.dtype)), jnp.int32(2**31 - 1)
     index = lax.broadcasted_iota(jnp.int32, candidates.shape, axis)
-    value, winner = lax.reduce((candidates, index), start, first_best, (axis,))
-    return value, winner
+    return lax.reduce((candidates, index), start, first_best, (axis,))
 
 
 # --- a loop over blocks --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from ...algebra.semiring import Semiring
-from .selection import tree
+from .selection import is_size, tree
 
 Term = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 """A function (first, second, whole) -> the terms of the sum, for arrays that broadcast against each
@@ -80,11 +80,6 @@ def summed(
         return plus(total, tree(plus, terms))
 
     return lax.fori_loop(0, -(-count // width), turn, nothing)
-
-
-def is_size(size: int, number: int) -> bool:
-    """Whether a size is this number; a symbolic size is not."""
-    return isinstance(size, int) and size == number
 
 
 TURN_ENTRIES = 16
