@@ -22,7 +22,7 @@ from tenferro_jax.einsum import Plan, Step
 
 from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import max_plus
-from ..step.einsum_op import widened
+from ..step.einsum_op import widened, work_dtype
 from . import plan_rows
 from .plan_rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
 
@@ -245,7 +245,7 @@ def search(
       (value with the axes of the output, int32 at the places of the results' cells or None).
     """
     dtype = operands[0].dtype
-    work = widened(jnp.zeros((), dtype)).dtype
+    work = work_dtype(dtype)
 
     def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
         number, _, at = lanes.at(which)
@@ -356,7 +356,7 @@ def log_search(
         value = jnp.where(known, m + temperature * jnp.log(total), m)
         return (value, m, 1 / jnp.where(known, total, 1))[: 1 + 2 * with_sums]
 
-    buffer = buffer_of(plan, operands, widened(jnp.zeros((), dtype)).dtype)
+    buffer = buffer_of(plan, operands, work_dtype(dtype))
     arrays = (buffer, jnp.zeros_like(buffer), jnp.ones_like(buffer))[: 1 + 2 * with_sums]
     alone = large and by_caller(large, plan, functools.partial(_rounded, dtype=dtype))
     found = sweep(plan_rows.forward(plan), Rule(candidate, fold, cells), arrays, alone)

@@ -23,7 +23,7 @@ from tenferro_jax.extension import ExtensionOp, apply, extension_op
 
 from ..algebra.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp, max_plus, min_plus
-from ..step.einsum_op import Ties, one_dtype, widened
+from ..step.einsum_op import Ties, one_dtype, widened, work_dtype
 from ..step.layout import are_numbers
 from . import loops, walk
 from .log_derivatives import NetworkShares
@@ -195,8 +195,7 @@ def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype, spreads: bool)
     most = max(counts)
     if len(counts) <= STEPS_WORTH_IT or (spreads and most > WORTH_DEVICES):
         return most <= SMALL_STEP
-    is_widened = dtype.itemsize == 2 and not isinstance(semiring, SelectiveSemiring)
-    work = np.dtype(np.float32) if is_widened else dtype
+    work = dtype if isinstance(semiring, SelectiveSemiring) else work_dtype(dtype)
     return sum(counts) <= SMALL_STEP * len(counts) or not unknown(semiring, work)
 
 
