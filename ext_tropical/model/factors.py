@@ -31,8 +31,6 @@ from .variables import (
     taken,
 )
 
-_FIELDS = ("scopes", "tables", "memory_limit", "optimize")
-
 
 class Factors:
     """Tables of scores, without the questions of `Network`."""
@@ -282,5 +280,7 @@ class Factors:
     def tree_unflatten(cls, static: Any, tables: Sequence[Any]) -> Self:
         """A network of whatever takes the place of the tables."""
         net = cls.__new__(cls)
-        vars(net).update(zip(_FIELDS, (static[0], tuple(tables), *static[1:]), strict=True))
+        vars(net).update(
+            scopes=static[0], tables=tuple(tables), memory_limit=static[1], optimize=static[2]
+        )
         return net

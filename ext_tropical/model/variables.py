@@ -82,8 +82,7 @@ def holders(
 def equation(scopes: Sequence[Sequence[Variable]], output: Sequence[Variable]) -> str:
     """The einsum of tables, a letter for each variable in the order of first appearance."""
     label = {name: get_symbol(i) for i, name in enumerate(distinct(scopes))}
-    terms = ("".join(label[name] for name in scope) for scope in (*scopes, output))
-    *inputs, result = terms
+    *inputs, result = ("".join(label[name] for name in scope) for scope in (*scopes, output))
     return f"{','.join(inputs)}->{result}"
 
 

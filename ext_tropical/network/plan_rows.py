@@ -265,8 +265,14 @@ def table(rows: Sequence[Row]) -> Table:
             high = bisect.bisect_left(starts, min(end, turn + SEGMENTS))
             turns += [(turn, end, low, i) for i in range(max(repeats[low:high]))]
     starts[-1:] = [2**31 - 1] * SEGMENTS  # the window of a turn may begin at the last row
-    integers = (np.array(x, np.int32) for x in (columns, starts, turns))
-    return Table(next(integers), next(integers), reads, ranks, exact, next(integers))
+    return Table(
+        np.array(columns, np.int32),
+        np.array(starts, np.int32),
+        reads,
+        ranks,
+        exact,
+        np.array(turns, np.int32),
+    )
 
 
 def _coefficients(axes: Sequence[Axis], rank: int, reads: int, exact: bool) -> list[Axis]:

@@ -229,8 +229,7 @@ def best_assignment(
     value, labels, _ = _answer(
         equation, operands, selective, ties, Winners.LABELS, optimize, memory_limit, over
     )
-    result = TropicalResult(value, (), "", selective)
-    return Assignment(value, labels, result.feasible)
+    return Assignment(value, labels, value != jnp.asarray(selective.zero(value.dtype)))
 
 
 def _answer(
