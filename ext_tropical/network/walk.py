@@ -179,21 +179,6 @@ def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
 # --- the entries of tables at assignments --------------------------------------------------------
 
 
-def add_entries(plan: Plan, labels: jax.Array, values: jax.Array) -> list[jax.Array]:
-    """Tables of zeros to whose entries at the assignments the values are added; 16 bits in
-    float32.
-    """
-    sizes, places = dict(plan.sizes), layout(plan)[: 1 + len(plan.terms)]
-    shapes = [[sizes[label] for label in term] for term in plan.terms]
-    wide = widened(values)
-    flat = (
-        jnp.zeros(places[-1], wide.dtype)
-        .at[_entry_places(plan, labels)]
-        .add(wide, mode="promise_in_bounds")
-    )
-    return cut_all(flat.astype(values.dtype), places[:-1], shapes)
-
-
 def _entry_places(plan: Plan, labels: jax.Array) -> jax.Array:
     """The places in the flat tables: (tables, *shape of the value)."""
     sizes, output, places = dict(plan.sizes), plan.equation.output, layout(plan)
@@ -317,12 +302,14 @@ class NetworkEntries(Question):
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         labels, *given = inputs
-        if self.is_transposed:
-            return add_entries(
-                plan, labels, jnp.broadcast_to(given[0], (len(plan.terms), *labels.shape[1:]))
-            )
-        found = at_places(joined(given), _entry_places(plan, labels))
-        return (jnp.sum(found, 0) if self.is_sum else found,)
+        places = _entry_places(plan, labels)
+        if not self.is_transposed:
+            found = at_places(joined(given), places)
+            return (jnp.sum(found, 0) if self.is_sum else found,)
+        added = widened(jnp.broadcast_to(given[0], places.shape))  # 16 bits are added in float32
+        *starts, end = layout(plan)
+        flat = jnp.zeros(end, added.dtype).at[places].add(added, mode="promise_in_bounds")
+        return cut_all(flat.astype(given[0].dtype), starts, self.shapes(plan.terms))
 
     def linearize(
         self,
