@@ -159,24 +159,17 @@ def one_reduction(
 
     sides = [side(*each) for each in enumerate(operands)]
     candidates = semiring.times(*sides) if len(sides) == 2 else sides[0]
-    found = _reduced(semiring, candidates, axis, with_winner)  # (batch, narrow, wide)
-    return found if wide == 1 else tuple(jnp.swapaxes(x, 1, 2) for x in found)
-
-
-def _reduced(
-    semiring: SelectiveSemiring,
-    candidates: jax.Array,
-    axis: int,
-    with_winner: bool,
-) -> tuple[jax.Array, ...]:
     count = candidates.shape[axis]
     if isinstance(count, int) and count <= UNROLLED_ENTRIES:
-        return one_by_one(
+        found = one_by_one(
             semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)]
         )[: 1 + with_winner]
-    if with_winner:
-        return together(semiring, candidates, axis)
-    return (semiring.best(candidates, axis),)
+    elif with_winner:
+        found = together(semiring, candidates, axis)
+    else:
+        found = (semiring.best(candidates, axis),)
+    # They are (batch, narrow, wide).
+    return found if wide == 1 else tuple(jnp.swapaxes(x, 1, 2) for x in found)
 
 
 def one_by_one(
