@@ -115,14 +115,24 @@ class WeightedSum(OfSemiring, StepOp):
             places = (*products.PLACES, *(of[p] for p in (*self.places, self.output)))
             return (products.lowered(self, products.weighted, inputs, places),)
 
-        def shared(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
-            return self.from_candidates(*self._with_best(inputs), may_be_nan=may_be_nan)
+        count = self.operand_count
+
+        def searched(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
+            operands, factors = inputs[:count], inputs[count + 1 :]
+            (best,) = selection.contract(
+                self.algebra,
+                self.layout.matrices(*operands),
+                with_winner=False,
+                contracted_last=self.layout.contracted_last,
+            )
+            value = self.layout.tensor(best, self._sizes([x.shape for x in inputs]))
+            return self.from_candidates(*operands, value, *factors, may_be_nan=may_be_nan)
 
         # The operands of a branch are arrays that were stored: each candidate made of them has the
         # same bits everywhere.
-        value = inputs[self.operand_count]
-        branches = (functools.partial(shared, True), functools.partial(shared, False))
-        return (lax.cond(jnp.any(value != value), *branches, *inputs),)
+        has_nan = jnp.any(inputs[count] != inputs[count])
+        branches = (functools.partial(searched, True), functools.partial(searched, False))
+        return (lax.cond(has_nan, *branches, *inputs),)
 
     def linearize(
         self,
@@ -154,32 +164,15 @@ class WeightedSum(OfSemiring, StepOp):
         """A weighted sum whose output and the place of the active factor are swapped."""
         count = self.operand_count + 1
         active = [i for i, x in enumerate(inputs) if isinstance(x, LinearInput)]
-        found: list[Any] = [None] * len(inputs)
-        if cotangents[0] is None:
-            return found
         if len(active) > 1 or active[0] < count:  # linear in each factor, not in several together
             return [NOT_DIFFERENTIABLE if i in active else None for i in range(len(inputs))]
         (at,) = active
         places = (*self.places[: at - count], self.output, *self.places[at - count + 1 :])
         swapped = dataclasses.replace(self, places=places, output=self.places[at - count])
         given: list[Any] = [*inputs[:at], cotangents[0], *inputs[at + 1 :]]
+        found: list[Any] = [None] * len(inputs)
         (found[at],) = apply(swapped, *given)
         return found
-
-    def _with_best(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-        """The inputs, with the value computed again from the operands."""
-        operands, factors = inputs[: self.operand_count], inputs[self.operand_count + 1 :]
-        (best,) = selection.contract(
-            self.algebra,
-            self.layout.matrices(*operands),
-            with_winner=False,
-            contracted_last=self.layout.contracted_last,
-        )
-        return (
-            *operands,
-            self.layout.tensor(best, self._sizes([x.shape for x in inputs])),
-            *factors,
-        )
 
     def from_candidates(self, *inputs: jax.Array, may_be_nan: bool = True) -> jax.Array:
         """The sum in one pass over all candidates."""
