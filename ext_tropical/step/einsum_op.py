@@ -199,13 +199,6 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         value, *winner = (self.layout.tensor(matrix, sizes) for matrix in matrices)
         return value.astype(operands[0].dtype), *winner
 
-    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Operands without ties, of 2, 3, 4, ... for the labels in their order."""
-        sizes, rng = self.example_sizes, np.random.default_rng(0)
-        terms = self.layout.equation.inputs
-        arrays = [rng.normal(size=[sizes[label] for label in term]) for term in terms]
-        return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
-
 
 def one_dtype(
     where: str, semiring: Semiring, dtypes: Sequence[Any], given: Sequence[Any] = ()

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from opt_einsum import get_symbol
 
@@ -261,6 +262,7 @@ class StepOp(ExtensionOp):
 class EinsumOp(StepOp):
     """An op that computes a step: every output has the labels of the output."""
 
+    algebra: ClassVar[Any]
     on_device: ClassVar[Any] = None
     """See `ShardingRule`; None where contracted labels stay whole."""
 
@@ -274,6 +276,13 @@ class EinsumOp(StepOp):
     ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
         form = dataclasses.replace(self, equation=self.mapped(in_axes, 0))  # type: ignore[type-var]
         return form, (0,) * self.output_count
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Operands without ties, of 2, 3, 4, ... for the labels in their order."""
+        sizes, rng = self.example_sizes, np.random.default_rng(0)
+        terms = self.layout.equation.inputs
+        arrays = [rng.normal(size=[sizes[label] for label in term]) for term in terms]
+        return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
 
 
 # --- a step on several devices: winners among the entries of one and among all, the best of all ---

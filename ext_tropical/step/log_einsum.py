@@ -130,10 +130,6 @@ class LogEinsum(OfTemperature, EinsumOp):
         value = jnp.where(known, largest + self.temperature * jnp.log(total), largest)
         return (value, largest, jnp.where(known, total, 1))[: self.output_count]
 
-    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Operands of 2, 3, 4, ... for the labels in their order."""
-        return self.largest.example_inputs()
-
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=2)
 class LogEinsumV2(LogEinsum):
