@@ -129,12 +129,16 @@ class Question(ExtensionOp):
         return self.in_loops(self.planned(inputs), *inputs) if are_numbers(inputs) else None
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Normal numbers, of 2, 3, 4, ... for the labels in their order."""
+        """Normal numbers, of 2, 3, 4, ... for the labels in their order; booleans where the
+        semiring has them.
+        """
         sizes = dict(
             zip(dict.fromkeys("".join(self.network.terms)), itertools.count(2), strict=False)
         )
         rng = np.random.default_rng(0)
-        return [[rng.normal(size=[sizes.get(x, 1) for x in axes]) for axes in self.arrays[0]]]
+        arrays = [rng.normal(size=[sizes.get(x, 1) for x in axes]) for axes in self.arrays[0]]
+        is_bool = self.algebra.dtypes == ("bool",)
+        return [[np.asarray(x) > 0 for x in arrays] if is_bool else arrays]
 
 
 def filled(like: Sequence[Shaped], given: Sequence[jax.Array | None]) -> list[jax.Array]:

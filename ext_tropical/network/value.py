@@ -149,11 +149,6 @@ class TropicalNetwork(OfSemiring, Question):
         form = dataclasses.replace(self, plan=batched_text(self.network, in_axes))
         return form, (0,) + (1,) * self.with_labels
 
-    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """As of every question; booleans where the semiring has them."""
-        (arrays,) = super().example_inputs()
-        return [[np.asarray(x) > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
-
 
 TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
 
