@@ -165,9 +165,8 @@ class NetworkBest(Question):
             numbers = jnp.broadcast_to(number[..., None], sums.shape)
             return best(sums, numbers, lax.broadcasted_iota(jnp.int32, sums.shape, 2))
 
-        flat = buffer_of(plan, inputs, dtype)
-        worse = jnp.full((flat.size, count - 1), -jnp.inf, dtype)
-        values = jnp.concatenate([flat[:, None], worse], 1)
+        best_alone = buffer_of(plan, inputs, dtype)[:, None]
+        values = jnp.pad(best_alone, ((0, 0), (0, count - 1)), constant_values=-jnp.inf)
         arrays = (values, *[jnp.zeros(values.shape, jnp.int32)] * 2)
         rule = Rule(candidate, fold, lambda lanes, found: found)
         values, numbers, which = sweep(plan_rows.forward(plan), rule, arrays)
