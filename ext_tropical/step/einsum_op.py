@@ -38,7 +38,7 @@ from ..algebra.shipped import or_and
 from .at_winner import entries_at
 from .kernels import mosaic, selection
 from .layout import EinsumOp, best_of_devices, matmul_layout, merged_in_blocks
-from .native.library import in_program, native, unserved
+from .native.library import in_program, native, outputs_of, unserved
 from .weighted_sum import Place, WeightedSum
 
 
@@ -111,7 +111,7 @@ class TropicalEinsum(OfSemiring, EinsumOp):
 
         # In the wide dtype: values that are rounded before they are merged would be equal.
         wide = [*map(widened, pieces)]
-        outs = self.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in wide])
+        outs = outputs_of(self, wide)
         value, *winner = merged_in_blocks(best, self.layout.equation, outs, wide)
         return value.astype(pieces[0].dtype), *winner
 
@@ -339,7 +339,6 @@ def run_native(
         strides = [s or d for s, d in zip(strides, dense, strict=True)]
     cells = (batch, rows, columns)
     outs = [TensorMeta(dtype, cells) for dtype in (arrays[0].dtype, np.dtype("int32"))]
-    attributes = {"lhs": strides[0], "rhs": strides[1], "sizes": (batch, contracted, rows, columns)}
     found = in_program(
         "einsum",
         outs[: op.output_count],
@@ -347,7 +346,9 @@ def run_native(
         "sequential",
         algebra=np.int64(op.algebra.native_number),
         instructions=instructions,
-        **{name: np.asarray(numbers, np.int64) for name, numbers in attributes.items()},
+        lhs=np.asarray(strides[0], np.int64),
+        rhs=np.asarray(strides[1], np.int64),
+        sizes=np.asarray((batch, contracted, rows, columns), np.int64),
     )
     return op.tensors(operands, found)
 
