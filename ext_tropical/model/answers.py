@@ -320,12 +320,19 @@ def _best(plan: TropicalPlan, tables: Sequence[np.ndarray], dtype: type) -> int:
         return np.asarray(x[at]), np.array(x[at] > -np.inf, dtype)
 
     def run(step: Step, operands: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
-        order = step.result + contracted(step)
+        # The best candidate of each cell, and the number of ways to make it.
+        rank, order = len(step.result), step.result + contracted(step)
         scores, numbers = (
             [_spread(x, term, order) for x, term in zip(each, step.terms, strict=True)]
             for each in zip(*operands, strict=True)
         )
-        return _chosen(scores, numbers, len(step.result))
+        shape = np.broadcast_shapes(*(x.shape for x in scores))
+        score = np.broadcast_to(functools.reduce(np.add, scores), shape)
+        many = np.broadcast_to(functools.reduce(np.multiply, numbers), shape)
+        axes = tuple(range(rank, len(shape)))
+        top = score.max(axes, keepdims=True) if axes else score
+        many = np.where(score == top, many, 0).sum(axes) if axes else many
+        return top.reshape(shape[:rank]), np.asarray(many, dtype).reshape(shape[:rank])
 
     best, number = -np.inf, 0
     for value, count in _last_results(plan, tables, cut, run):
@@ -340,18 +347,3 @@ def _spread(x: np.ndarray, term: Sequence[Variable], order: Sequence[Variable]) 
     axes = [term.index(label) for label in order if label in term]
     shape = [x.shape[term.index(label)] if label in term else 1 for label in order]
     return x.transpose(axes).reshape(shape)
-
-
-def _chosen(
-    scores: Sequence[np.ndarray], numbers: Sequence[np.ndarray], rank: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best candidate of each cell, and the number of ways to make it; cells are the first
-    axes.
-    """
-    shape = np.broadcast_shapes(*(x.shape for x in scores))
-    score = np.broadcast_to(functools.reduce(np.add, scores), shape)
-    many = np.broadcast_to(functools.reduce(np.multiply, numbers), shape)
-    axes = tuple(range(rank, len(shape)))
-    best = score.max(axes, keepdims=True) if axes else score
-    many = np.where(score == best, many, 0).sum(axes) if axes else many
-    return best.reshape(shape[:rank]), np.asarray(many, numbers[0].dtype).reshape(shape[:rank])

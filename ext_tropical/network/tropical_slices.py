@@ -179,20 +179,6 @@ def _shared_tangent(
     return sum_of_slices(plan, spread, block, result, largest, *operands, *tangents)
 
 
-def _is_earlier(
-    plan: SlicedPlan,
-    these: Mapping[str, jax.Array],
-    those: Mapping[str, jax.Array],
-) -> jax.Array:
-    """Whether these coordinates come first in the order in which winners are read, which begins
-    with the labels of the last step.
-    """
-    earlier: Any = False
-    for label in (label for step in plan.plan.steps for label in reversed(contracted(step))):
-        earlier = (these[label] < those[label]) | ((these[label] == those[label]) & earlier)
-    return earlier
-
-
 def beginning(
     plan: SlicedPlan,
     mode: Mode,
@@ -248,9 +234,12 @@ def _better(plan: SlicedPlan, mode: Mode, old: State, new: State) -> State:
         return total, {}
     semiring: Any = mode.semiring  # with winners it is selective
     wins = (semiring.better(value, before) | (value != value)) & (before == before)
-    wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(
-        plan, moved, kept
-    )
+    # Of equal values those labels win that come first in the order in which winners are read, which
+    # begins with the labels of the last step.
+    earlier: Any = False
+    for label in (label for step in plan.plan.steps for label in reversed(contracted(step))):
+        earlier = (moved[label] < kept[label]) | ((moved[label] == kept[label]) & earlier)
+    wins |= ((value == before) | ((value != value) & (before != before))) & earlier
     return total, {label: jnp.where(wins, moved[label], index) for label, index in kept.items()}
 
 

@@ -135,13 +135,12 @@ class TropicalNetwork(OfSemiring, Question):
         if not is_sum:
             (entries,) = apply(at, outputs[1], *map(widened, primals))
             directions = jnp.zeros_like(entries).at[np.array(active)].set(out, unique_indices=True)
-            _, out = jax.jvp(self._product, (entries,), (directions,))
-        return (out.astype(outputs[0].dtype), None)
 
-    def _product(self, entries: jax.Array) -> jax.Array:
-        """times of all rows."""
-        times = self.algebra.times
-        return lax.scan(lambda x, y: (times(x, y), None), entries[0], entries[1:])[0]
+            def product(rows: jax.Array) -> jax.Array:
+                return lax.scan(lambda x, y: (self.algebra.times(x, y), None), rows[0], rows[1:])[0]
+
+            _, out = jax.jvp(product, (entries,), (directions,))
+        return (out.astype(outputs[0].dtype), None)
 
     def batched(
         self, in_axes: tuple[int | None, ...]
