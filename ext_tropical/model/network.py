@@ -166,8 +166,7 @@ class Network(Factors):
         if self.variables:
             value, labels = best_ways(self.plan(), list(map(widened, self.tables)), k)
         else:  # one assignment, of nothing
-            none = jnp.full(k - 1, -jnp.inf, dtype)
-            value, labels = jnp.concatenate([self.value()[None], none]), {}
+            value, labels = jnp.pad(self.value()[None], (0, k - 1), constant_values=-jnp.inf), {}
         value = value.astype(dtype)
         return Assignment(value, self._named(labels), value > -jnp.inf)
 

@@ -150,8 +150,7 @@ def require_size(where: str, size: object, least: int = 0) -> int:
 def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:
     """Raise Unsupported if a size is symbolic."""
     if not all(isinstance(size, int) for size in shape):
-        given = f"the symbolic shape {shape}"
-        raise Unsupported(where=where, given=given, needed=needed)
+        raise Unsupported(where=where, given=f"the symbolic shape {shape}", needed=needed)
 
 
 def require_shape(where: str, shape: object) -> tuple[int, ...]:
