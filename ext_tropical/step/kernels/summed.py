@@ -102,10 +102,12 @@ def contract(semiring: Semiring, operands: Sequence[jax.Array], sizes: Sequence[
     first, *second = operands
     batch, count, *cells = sizes
     if not is_size(count, 0):
-        left = jnp.swapaxes(first, 1, 2)
-        if not second:  # a row of ones
-            left = jnp.full((batch, 1, count), semiring.one(first.dtype), first.dtype)
-        found = semiring.matmul(left, operands[-1])
+        rows = (  # of one operand the entries are multiplied by ones
+            jnp.swapaxes(first, 1, 2)
+            if second
+            else jnp.full((batch, 1, count), semiring.one(first.dtype), first.dtype)
+        )
+        found = semiring.matmul(rows, operands[-1])
         if found is not None:
             return found.reshape(batch, *cells)
 
