@@ -321,9 +321,9 @@ def solved(
         if op.local:
             by_pair, _ = plus(jnp.full_like(value, one), by_pair)
         first, second = gaps or (value, value)
-        by_kind: Values = (by_pair, lower(first), second)
-        if swapped:
-            by_kind = by_pair, first, lower(second)
+        by_kind: Values = (
+            (by_pair, first, lower(second)) if swapped else (by_pair, lower(first), second)
+        )
         added = (pairs,) * 3 if op.warps else (pairs,) if gaps else (pairs, gap, gap)
         by_kind = *map(semiring.times, added, by_kind), *by_kind[len(added) :]
         if op.band >= 0:
