@@ -40,7 +40,6 @@ from .chain_recurrence import (
     along,
     best,
     drawn,
-    each_column,
     each_state,
     listed,
     sums,
@@ -217,16 +216,10 @@ class ChainScore(OfSemiring, ChainOp):
 
     def in_steps(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         """The outputs by scans over times."""
-        if self.has_columns:
-            op, (emission, *others) = dataclasses.replace(self, has_columns=False), inputs[2:]
-            outs = [*op.in_steps(*self.without_columns(inputs))]
-            if self.asks and op.k == 0 and isinstance(self.algebra, LogSumExp):
-                # The derivatives of states that share a column, together.
-                outs[-1] = each_column(outs[-1], others[self.has_length], emission)
-            return outs
         if isinstance(self.algebra, LogSumExp):
             return sums(self, *inputs)
-        return listed(self, *inputs) if self.k else best(self, *inputs)[: self.output_count]
+        arrays = self.without_columns(inputs)
+        return listed(self, *arrays) if self.k else best(self, *arrays)[: self.output_count]
 
     def differentiable_form(self) -> ExtensionOp:
         """With the details, by which the score is differentiated; details by a program's jvp."""

@@ -5,6 +5,7 @@ samples.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ WINNERS = 20
 """With at most so many candidates for a state one reduction gives value and winner, and the winners
 are kept. XLA CPU is slow with that for more, where the winners on the way back are found again.
 """
+BAND = 8  # bands of at most so many states are sums of so many vectors
 Op = Any  # a ChainOp, whose module imports this one
 
 # The message at t has for each state the score of what leads to it, its emission included. What
@@ -41,7 +43,11 @@ def each_state(emission: jax.Array, columns: jax.Array) -> jax.Array:
 
 def each_column(found: jax.Array, columns: jax.Array, emission: jax.Array) -> jax.Array:
     """The sums of the states (T, S) of each column of the emission (T, C)."""
-    return jax.linear_transpose(lambda x: each_state(x, columns), emission)(found)[0]
+    if not isinstance(emission.shape[1], int) or emission.shape[1] > 128:
+        return jax.linear_transpose(lambda x: each_state(x, columns), emission)(found)[0]
+    # For XLA CPU a matmul takes a quarter of the time.
+    is_of = columns[:, None] == jnp.arange(emission.shape[1], dtype=columns.dtype)[None]
+    return jnp.matmul(found, is_of.astype(found.dtype), precision=lax.Precision.HIGHEST)
 
 
 def length_of(op: Op, emission: jax.Array, others: Sequence[jax.Array]) -> jax.Array | int:
@@ -49,9 +55,9 @@ def length_of(op: Op, emission: jax.Array, others: Sequence[jax.Array]) -> jax.A
     return others[0] if op.has_length else emission.shape[0]
 
 
-def _kept(op: Op, live: jax.Array, x: jax.Array, other: jax.typing.ArrayLike) -> jax.Array:
-    """What lies behind the length is replaced."""
-    return jnp.where(live, x, other) if op.has_length else x
+def _kept(op: Op, live: jax.Array, x: Any, other: Any) -> Any:
+    """What lies behind the length is replaced: arrays, or each of a tuple."""
+    return jax.tree.map(functools.partial(jnp.where, live), x, other) if op.has_length else x
 
 
 def _padded(op: Op, message: jax.Array) -> jax.Array:
@@ -76,16 +82,6 @@ def _arriving(op: Op, message: jax.Array, matrix: jax.Array) -> jax.Array:
     return jnp.where(row + column >= op.band - 1, op.algebra.times(known, matrix), worst)
 
 
-def _leaving(op: Op, arriving: jax.Array) -> jax.Array:
-    """For each state the sum of what is said of its candidates, in the order of `_arriving`."""
-    if not op.band:
-        return jnp.sum(arriving, 1)
-    rows, states = arriving.shape
-    padded = jax.ShapeDtypeStruct((rows, states + rows - 1), arriving.dtype)
-    each = jax.linear_transpose(lambda x: diagonals(x, states), padded)(arriving)[0]
-    return jnp.sum(each, 0)[rows - 1 :]
-
-
 def _column(
     op: Op, message: jax.Array, transition: jax.Array, t: jax.Array, state: jax.Array
 ) -> tuple[jax.Array, jax.Array | int]:
@@ -100,10 +96,22 @@ def _column(
     return jnp.where(there, op.algebra.times(known, column), worst), first
 
 
-def _shift(x: jax.Array, axis: int | None = None) -> jax.Array:
+def _shift(x: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.Array:
     """The maximum where that is finite, else 0."""
     greatest = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
     return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
+
+
+def _lowered(op: Op, emission: jax.Array, length: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+    """The emission less the greatest of each time, and the sum of those: a large number that the
+    scores of a time share would cost their digits.
+    """
+    # XLA CPU is slow with maxima of short rows, and not by columns.
+    is_short = isinstance(emission.shape[1], int) and emission.shape[1] <= 8
+    tops = functools.reduce(jnp.maximum, emission.T) if is_short else jnp.max(emission, 1)
+    tops = lax.stop_gradient(jnp.where(abs(tops) < jnp.inf, tops, 0))
+    live = jnp.arange(tops.shape[0], dtype=jnp.int32) < length
+    return emission - tops[:, None], jnp.sum(_kept(op, live, tops, 0))
 
 
 @jax.custom_jvp
@@ -141,6 +149,7 @@ def messages_of(
     algebra, length = op.algebra, length_of(op, emission, others)
     is_log = isinstance(algebra, LogSumExp)
     zero, one = (jnp.asarray(f(emission.dtype)) for f in (algebra.zero, algebra.one))
+    emission, tops = _lowered(op, emission, length) if is_log else (emission, 0)
 
     def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
         t, seen, own = given
@@ -160,11 +169,12 @@ def messages_of(
     first = algebra.times(initial, emission[0])
     times = 1 + jnp.arange(count, dtype=jnp.int32)
     given = times, emission[1:], None if transition.shape[0] == 1 else transition
-    # Derivatives do not keep the candidates.
-    body = jax.checkpoint(step, prevent_cse=False) if is_log else step
+    # Derivatives do not keep the candidates where they are many.
+    many = not isinstance(initial.shape[0], int) or initial.shape[0] > 8
+    body = jax.checkpoint(step, prevent_cse=False) if is_log and many else step
     last, (kept, *shifts) = lax.scan(body, first, given)
     kept = kept if winners else jnp.append(first[None], kept, 0)
-    score = _log_sum_exp(last) + jnp.sum(shifts[0]) if is_log else algebra.best(last, 0)
+    score = _log_sum_exp(last) + jnp.sum(shifts[0]) + tops if is_log else algebra.best(last, 0)
     return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), kept, last
 
 
@@ -230,8 +240,7 @@ def drawn(
     op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
 ) -> jax.Array:
     """The states of each sample."""
-    seen = emission - _shift(emission, 1)
-    score, messages, last = messages_of(op, initial, transition, seen, *others)
+    score, messages, last = messages_of(op, initial, transition, emission, *others)
 
     def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
         weights = jnp.exp(candidates - _shift(candidates))
@@ -257,40 +266,13 @@ def drawn(
 def details(
     op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
 ) -> Values:
-    """The score of all sequences, and its derivatives: from the last time to the first the shares
-    of states, each divided among what leads to it.
-    """
-    inputs = initial, transition, emission, *others
-    score, messages, last = messages_of(op, *inputs)
-    length, ordered = length_of(op, emission, others), _ordered(op, transition)
-    is_shared = transition.shape[0] == 1
+    """The score of all sequences, and its derivatives."""
 
-    def divided(candidates: jax.Array, share: jax.Array) -> jax.Array:
-        """A share for each candidate of the first axis; 0 where all are -inf."""
-        parts = jnp.exp(candidates - _shift(candidates, 0))
-        total = jnp.sum(parts, 0)
-        return parts * (share / jnp.where(total != 0, total, 1))[None]
-
-    def back(after: Values, given: State) -> tuple[Values, State]:
-        share, uses = after
-        t, message, own = given
-        matrix = ordered[0] if own is None else _kept(op, t < length, own, 0)
-        found = divided(_arriving(op, message, matrix), share)
-        found = _kept(op, t < length, found, 0)
-        before = _kept(op, t < length, _leaving(op, found), share)
-        return (before, uses + found if is_shared else uses), (before, None if is_shared else found)
-
-    times = 1 + jnp.arange(emission.shape[0] - 1, dtype=jnp.int32)
-    given = times, messages[:-1], None if is_shared else ordered
-    end = divided(last, jnp.ones((), last.dtype))
-    (_, uses), (shares, each) = lax.scan(
-        jax.checkpoint(back, prevent_cse=False),
-        (end, jnp.zeros_like(ordered[0])),
-        given,
-        reverse=True,
+    score, back = jax.vjp(
+        lambda *inputs: messages_of(op, *inputs, *others)[0], initial, transition, emission
     )
-    moves = _ordered(op, uses[None] if is_shared else each)
-    return score, *_known(score, length, moves, jnp.append(shares, end[None], 0))
+    _, moves, states = back(jnp.ones_like(score))
+    return score, *_known(score, length_of(op, emission, others), moves, states)
 
 
 def _known(
@@ -337,54 +319,51 @@ def sums(
     op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> Values:
     """The score of all sequences, and if the op is detailed its derivatives."""
-    if jnp.finfo(seen.dtype).bits < 32:  # in which counts of uses would stop growing
+    bits = jnp.finfo(seen.dtype).bits
+    if bits < 32:  # in which counts of uses would stop growing
         found = sums(op, *(x.astype(jnp.float32) for x in (initial, moves, seen)), *others)
         return tuple(x.astype(seen.dtype) for x in found)
-    # A large number that the scores of a time share would cost their digits. XLA CPU is slow with
-    # maxima of short rows, and not by columns.
-    is_short = isinstance(seen.shape[1], int) and seen.shape[1] <= 8
-    tops = functools.reduce(jnp.maximum, seen.T) if is_short else jnp.max(seen, 1)
-    tops = lax.stop_gradient(jnp.where(abs(tops) < jnp.inf, tops, 0))
-    live = jnp.arange(seen.shape[0], dtype=jnp.int32) < length_of(op, seen, others)
-    score, *more = _sums_below(op, initial, moves, seen - tops[:, None], *others)
-    return score + jnp.sum(_kept(op, live, tops, 0)), *more
 
-
-def _sums_below(
-    op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
-) -> Values:
-    """As `sums`, of emissions whose greatest is 0 at each time, or infinite."""
-
-    def exact(*inputs: jax.Array) -> Values:
-        return _wanted(op, details(op, *inputs) if op.detailed else messages_of(op, *inputs))
-
-    if op.curved or op.band:
-        return exact(initial, moves, seen, *others)
     if moves.shape[0] > 1:
         live = 1 + jnp.arange(moves.shape[0], dtype=jnp.int32) < length_of(op, seen, others)
         moves = _kept(op, live[:, None, None], moves, 0)
 
-    # A loop around the numbers would keep XLA CPU from computing all times at once: 2 to 3 times as
-    # long for 8 states.
-    state = _scaled(op, initial, moves, seen, *others)
+    def by(way: Callable[..., State], start: jax.Array, emission: jax.Array) -> State:
+        number, found = way(op, start, moves, emission, *others)
+        if op.has_columns and op.detailed:  # of the states that share a column
+            found = *found[:-1], each_column(found[-1], others[op.has_length], emission)
+        return number, found
+
+    if op.curved or op.band > BAND or (op.band and bits > 32):
+        return by(_exact, initial, seen)[1]
 
     def careful(state: State) -> State:
-        # It depends on the state, or XLA would compute it before the loop.
-        start = jnp.where(state[0] == 1, initial, 0)
-        return jnp.int32(2), exact(start, moves, seen, *others)
+        # They depend on the state, or XLA would compute what it can of them before the loop.
+        return by(_exact, *(jnp.where(state[0] == 1, x, 0) for x in (initial, seen)))
 
-    # By a loop and not a cond, which under vmap would compute this for all chains.
+    # A loop around the numbers would keep XLA CPU from computing all times at once: 2 to 3 times as
+    # long for 8 states. The exact sums are in a loop and not in a cond, which under vmap would
+    # compute them for all chains.
+    state = by(_in_band if op.band else _scaled, initial, seen)
     return lax.while_loop(lambda state: state[0] == 1, careful, state)[1]
+
+
+def _exact(op: Op, *inputs: jax.Array) -> State:
+    """2 and the sums of logarithms."""
+    form = details if op.detailed else messages_of
+    return jnp.int32(2), _wanted(op, form(op, *op.without_columns(inputs)))
 
 
 def _scaled(
     op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> tuple[jax.Array, Values]:
     """2 and these of numbers, or 1 where floors have a part in them."""
+    initial, moves, seen, *others = op.without_columns((initial, moves, seen, *others))
     kind, length, (count, states) = jnp.finfo(seen.dtype), length_of(op, seen, others), seen.shape
     # A number and a move at their floors have a product that is normal, so that 0 means that a
     # state is not reached; 2**28 are left for sums, and what lies ahead of a floor is not infinite.
     floor, high = 2.0 ** (kind.minexp // 2), 2.0 ** (kind.maxexp - 28)
+    seen, tops = _lowered(op, seen, length)
     start, outside = initial + seen[0], (length < 1) | (length > count)
     live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
     seen = _kept(op, live[:, None], seen[1:], 0)
@@ -402,7 +381,7 @@ def _scaled(
     limits = jnp.asarray([2 * high * least, floor], seen.dtype)[op.detailed :, None]
     floors = jnp.asarray([0, floor], seen.dtype)[op.detailed :, None]
     begin = begin[None] * high
-    first = jnp.where(begin > limits, begin, floors * jnp.sign(begin))
+    first = jnp.where(begin <= limits, 0, begin)
     # A column of ones gives the sum of what was before.
     wide = jnp.append(pair, jnp.ones((*pair.shape[:-1], 1), seen.dtype), -1)
 
@@ -421,11 +400,11 @@ def _scaled(
     last, (scales, *kept) = lax.scan(step, first, given)
     total = jnp.sum(last, 1)
     score = jnp.log(total[0] / high) + jnp.sum(_kept(op, live, most, 0) - jnp.log(scales))
-    score = jnp.where(outside, -jnp.inf, score + jnp.max(start))
+    score = jnp.where(outside, -jnp.inf, score + jnp.max(start) + tops)
 
     def number(certain: jax.Array) -> jax.Array:
-        known = (total[0] >= 1) & (score < jnp.inf) & certain
-        return jnp.where(outside | (total[-1] == 0) | known, jnp.int32(2), 1)
+        is_known = (total[-1] == 0) | ((total[0] >= 1) & certain)
+        return jnp.where(outside | is_known, jnp.int32(2), 1)
 
     if not op.detailed:
         return number(total[1] <= total[0] * (1 + 16 * float(kind.eps))), (score,)
@@ -439,22 +418,136 @@ def _scaled(
         return before, before
 
     back_from = live, factors, messages[:-1], None if is_shared else pair
-    end = jnp.full_like(last[0], 1 / (8 * floor) / total)
+    end = jnp.where(last[0] > 0, 1 / (8 * floor) / total, 0)
     ahead = jnp.append(lax.scan(back, end, back_from, reverse=True)[1], end[None], 0)
     shares = messages * ahead
     whole = jnp.sum(shares, 1, keepdims=True)
     uses = _kept(op, live[:, None], ahead[1:] * factors, 0)
-    pairs = possible * jnp.einsum(
+    pairs = jnp.einsum(
         "ts,tr->sr" if is_shared else "ts,tr->tsr",
         messages[:-1] / whole[1:],
         uses,
         precision=lax.Precision.HIGHEST,
     ).reshape(moves.shape)
+    pairs = jnp.where(possible > 0, possible * pairs, 0)
     shares = shares / whole
     low = jnp.append(first <= high * least, (kept[0] <= floor) | (weights <= least), 0)
     lost = jnp.sum(jnp.where(low, shares, 0)) + jnp.sum(jnp.where(possible <= floor, pairs, 0))
     certain = (lost <= float(kind.eps)) & (jnp.max(whole) < jnp.inf)
     return number(certain), _wanted(op, (score, *_known(score, length, pairs, shares)))
+
+
+# --- the same of bands ----------------------------------------------------------------------------
+#
+# Of a text in frames the states that matter in the end may have e**-1000 of the sum before: so the
+# number of each state has an exponent of its own. It is an array of digits, from 1 to 4 or 0, and
+# one of exponents of 2. Float32 alone: TPUs have no access to the bits of float64.
+
+Number = tuple[jax.Array, jax.Array]
+NONE = -(2**29)  # the exponent of 0, which numbers are that have one below
+
+
+def _number(logs: jax.Array) -> Number:
+    """Of at most about 0; 0 of less than -9e7."""
+    exponents = jnp.floor(logs / math.log(2))
+    none, high = exponents < -(2**27), 355 / 512  # whose product with an exponent is exact
+    digits = jnp.exp(logs - exponents * high - exponents * (math.log(2) - high))
+    return jnp.where(none, 0, digits), jnp.where(none, NONE, exponents).astype(jnp.int32)
+
+
+def _times(x: Number, y: Number) -> Number:
+    return x[0] * y[0], x[1] + y[1]
+
+
+def _power(exponents: jax.Array) -> jax.Array:
+    """2 to the exponents, at most 1."""
+    return lax.bitcast_convert_type((jnp.clip(exponents, -127, 0) + 127) << 23, jnp.float32)
+
+
+def _sum(numbers: Sequence[Number]) -> Number:
+    most = functools.reduce(jnp.maximum, (exponents for _, exponents in numbers))
+    total = functools.reduce(jnp.add, (x * _power(e - most) for x, e in numbers))
+    bits = lax.bitcast_convert_type(total, jnp.int32)
+    digits = lax.bitcast_convert_type((bits & 0x7FFFFF) | 0x3F800000, jnp.float32)
+    none = (most < NONE) | (total == 0)
+    digits = jnp.where(total > 0, digits, total)  # or NaN
+    return jnp.where(none, 0, digits), jnp.where(none, NONE, most + (bits >> 23) - 127)
+
+
+def _moved(number: Number, by: int) -> Number:
+    """The entries so many places on, with 0 behind them."""
+    digits, exponents = (
+        lax.pad(x, jnp.asarray(none, x.dtype), [(by, -by, 0)])
+        for x, none in zip(number, (0, NONE), strict=True)
+    )
+    return digits, exponents
+
+
+def _in_band(
+    op: Op, initial: jax.Array, moves: jax.Array, emission: jax.Array, *others: jax.Array
+) -> tuple[jax.Array, Values]:
+    """2 and the sums, or 1 where numbers may have become 0, or are none."""
+    length, count = length_of(op, emission, others), emission.shape[0]
+    times, is_shared = jnp.arange(count, dtype=jnp.int32), moves.shape[0] == 1
+    row, column = (lax.broadcasted_iota(jnp.int32, moves.shape, axis) for axis in (1, 2))
+    moves = jnp.where(row <= column, moves, -jnp.inf)
+    live, (start, top) = times < length, (_shift(initial), _shift(moves, (1, 2)))
+    initial, moves, (seen, added) = initial - start, moves - top, _lowered(op, emission, length)
+    tops = jnp.broadcast_to(top[:, 0, 0], (count - 1,))
+    added += start[0] + jnp.sum(_kept(op, live[1:], tops, 0))
+
+    shared = [*zip(*_number(moves[0]), strict=True)]
+
+    def seen_of(logs: jax.Array) -> Number:
+        digits, exponents = _number(logs)
+        if not op.has_columns:
+            return digits, exponents
+        columns = others[op.has_length]
+        return each_state(digits[None], columns)[0], jnp.take(exponents, columns, mode="clip")
+
+    def step(before: Number, given: State) -> tuple[Number, Number]:
+        live, logs, own = given
+        each = shared if own is None else zip(*_number(own), strict=True)
+        ways = [_times(_moved(before, k), move) for k, move in enumerate(each)]
+        return _kept(op, live, _times(_sum(ways), seen_of(logs)), before), before
+
+    given = live[1:], seen[1:], None if is_shared else moves
+    last, before = lax.scan(step, _times(_number(initial), seen_of(seen[0])), given)
+    most = jnp.max(last[1])
+    total = jnp.sum(last[0] * _power(last[1] - most))
+    score = jnp.log(total) + most.astype(total.dtype) * math.log(2)
+    # Either no number was so small that it became 0, or none that did counts beside the sum.
+    seen = _kept(op, live[:, None], seen, 0)
+    sizes = [jnp.max(jnp.where(x == -jnp.inf, 0, abs(x))) for x in (initial, moves, seen)]
+    size = sizes[0] + (sizes[1] + sizes[2] + 4) * jnp.sum(live.astype(seen.dtype))
+    is_known = (size < 2**26) | (score > -(2**26))
+    outside = (length < 1) | (length > count)
+    number = jnp.where(outside | is_known, jnp.int32(2), 1)
+    score = jnp.where(outside, -jnp.inf, score + added)
+    if not op.detailed:
+        return number, (score,)
+
+    def share(x: Number, y: Number) -> jax.Array:
+        return x[0] * y[0] * _power(x[1] + y[1] - most)
+
+    def back(state: State, given: State) -> tuple[State, Values]:
+        (after, uses), ((live, logs, own), before) = state, given
+        came = _times(after, seen_of(logs))
+        each = shared if own is None else zip(*_number(own), strict=True)
+        ways = [_times(came, move) for move in each]
+        new = _kept(op, live, _sum([_moved(way, -k) for k, way in enumerate(ways)]), after)
+        used = jnp.stack([share(way, _moved(before, k)) for k, way in enumerate(ways)])
+        used = _kept(op, live, used, 0)
+        uses, used = (uses + used, uses[:0]) if is_shared else (uses, used)
+        return (new, uses), (share(new, before), used)
+
+    end = jnp.full_like(last[0], 1 / total), jnp.zeros_like(last[1])
+    state = end, jnp.zeros_like(moves[0])
+    (_, uses), (shares, used) = lax.scan(back, state, (given, before), reverse=True)
+    shares = jnp.append(shares, share(end, last)[None], 0)
+    shares = shares / jnp.sum(shares, 1, keepdims=True)
+    derived = _known(score, length, uses[None] if is_shared else used, shares)
+    return number, _wanted(op, (score, *derived))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -712,36 +712,73 @@ def by_numpy(initial, transition, emission):
 
 
 @pytest.mark.parametrize("backwards", [True, False])
-@pytest.mark.parametrize("wide", [0, 24.9, 25.1, 80])
+@pytest.mark.parametrize("wide", [0, 43.6, 43.8, 80])
 def test_sums_without_the_library_against_numpy(wide, backwards):
     """Transitions that lie almost as far apart as sums of scaled numbers allow, and beyond; chains
     of both kinds, impossible states and moves, lengths and NaN in one batch. Emissions of any width.
+    Chains that go on alone also as bands.
     """
-    rng = np.random.default_rng(0)
+    rng, state = np.random.default_rng(0), np.arange(5)
+    before = state - state[:, None]  # of a row of a band and a state
     initial, transition, emission = (
-        rng.normal(size=shape).astype(np.float32) for shape in ((6, 5), (6, 1, 5, 5), (6, 30, 5))
+        rng.normal(size=shape).astype(np.float32) for shape in ((12, 5), (12, 1, 5, 5), (12, 30, 5))
     )
     transition -= wide * (rng.random(transition.shape) < 0.4)
-    transition = np.clip(transition, transition.max((2, 3), keepdims=True) - max(wide, 5), None)
     if not backwards:
-        transition[:, 0][:, *np.tril_indices(5, -1)] = transition[0, 0, :4, 4] = -np.inf
-        # What matters most in the end is too small for the dtype before.
-        emission[0] -= np.where(np.arange(30)[:, None] < 15, [0, 0, 0, 0, 30], [60, 60, 60, 60, 0])
-    emission[1] *= 300
-    emission[0] -= 4096  # which costs numbers none of their digits
-    initial[2, :4] = emission[3, ::2, 1] = transition[3, 0, 2] = emission[4, 7] = -np.inf
-    emission[5, 3, 0] = emission[2, 17:] = np.nan
-    inputs = initial, transition, emission, np.array([30, 30, 17, 30, 30, 30], np.int32)
-    for detailed in (False, True):
-        op = ChainScore(log_sum_exp(), has_length=True, detailed=detailed)
+        transition[:, 0][:, *np.tril_indices(5, -1)] = -np.inf
+    for array, at, value in (
+        (emission, 0, emission[0] - 4096),  # which costs numbers none of their digits
+        (emission, 1, 300 * emission[1]),
+        (initial, np.s_[2, :4], -np.inf),
+        (emission, np.s_[3, ::2, 1], -np.inf),
+        (transition, (3, 0, 2), -np.inf),
+        (emission, (4, 7), -np.inf),
+        (emission, (5, 3, 0), np.nan),
+        (emission, np.s_[2, 17:], np.nan),
+        # Chains from state 0 to state 4: only what is too small leads there.
+        (initial, np.s_[6:, 1:], -np.inf),
+        (transition, np.s_[6:, 0], np.where(before >= 0, 0, -np.inf)),
+        (transition, np.s_[7:, 0, :4, 4], -80),
+        (emission, np.s_[6:, -1, :4], -np.inf),
+        # A start.
+        (initial, np.s_[6, 1:], -100),
+        (transition, np.s_[6, 0, 0, 1:], -np.inf),
+        # One time.
+        (initial, 8, [-np.inf] * 4 + [0]),
+        (transition, np.s_[8, 0, :4, 4], -np.inf),
+        (emission, np.s_[8, 5, :4], 100),
+        # What is long past.
+        (initial, (9, 4), 0),
+        (transition, np.s_[9, 0, :4, 4], -np.inf),
+        (transition, np.s_[9, 0, 0, 1:], -np.inf),
+        (emission, np.s_[9, :, 4], -20),
+        (emission, np.s_[9, -2, :4], -np.inf),
+        # A move and a time, where a state out of reach has the greatest number.
+        (transition, np.s_[10, 0, :4, 4], -25),
+        (transition, np.s_[10, 0, :3, 3], -np.inf),
+        (emission, (10, -1, 3), 80),
+        # Less than any exponent.
+        (initial, (11, 4), 0),
+        (transition, np.s_[11, 0, :4, 4], -np.inf),
+        (transition, (11, 0, 4, 4), -1e9),
+        (emission, np.s_[11, :, 4], -1e9),
+    ):
+        array[at] = value
+    inputs = initial, transition, emission, np.array([30, 30, 17, *[30] * 9], np.int32)
+    for detailed, band in itertools.product((False, True), (0, 5)[: 2 - backwards]):
+        op = ChainScore(log_sum_exp(), band, has_length=True, detailed=detailed)
         run = functools.partial(apply, op, runtimes=op.runtimes.only(RouteKind.LOWERING))
-        found = jax.jit(jax.vmap(run))(*inputs)
-        for k in range(4):
-            wanted = by_numpy(initial[k], transition[k, 0], emission[k, : inputs[3][k]])
+        # What is outside a band has no influence.
+        banded = np.where(before >= 0, transition[:, :, before, state], np.nan)
+        found = jax.jit(jax.vmap(run))(initial, banded if band else transition, *inputs[2:])
+        for k in (0, 1, 2, 3, *range(6, 12)):
+            wanted = [*by_numpy(initial[k], transition[k, 0], emission[k, : inputs[3][k]])]
+            if band:
+                wanted[2] = np.where(before >= 0, wanted[2][:, before, state], 0)
             for got, want in zip(found, wanted):
-                known = got[k][tuple(map(slice, np.shape(want)))]  # not what lies behind the length
-                np.testing.assert_allclose(known, want, rtol=2e-5, atol=1e-5)
-        np.testing.assert_array_equal(found[0][4:], [-np.inf, np.nan])
+                got = got[k][tuple(map(slice, np.shape(want)))]  # not what lies behind the length
+                np.testing.assert_allclose(got, want, rtol=5e-5, atol=1e-5, err_msg=str(k))
+        np.testing.assert_array_equal(found[0][4:6], [-np.inf, np.nan])
         assert not any(np.any(part[4]) for part in found[1:])
 
 
