@@ -470,8 +470,8 @@ def _sum(numbers: Sequence[Number]) -> Number:
     bits = lax.bitcast_convert_type(total, jnp.int32)
     digits = lax.bitcast_convert_type((bits & 0x7FFFFF) | 0x3F800000, jnp.float32)
     none = (most < NONE) | (total == 0)
-    digits = jnp.where(total > 0, digits, total)  # or NaN
-    return jnp.where(none, 0, digits), jnp.where(none, NONE, most + (bits >> 23) - 127)
+    digits = jnp.where(total >= 0, jnp.where(none, 0, digits), total)  # or NaN
+    return digits, jnp.where(none, NONE, most + (bits >> 23) - 127)
 
 
 def _moved(number: Number, by: int) -> Number:
