@@ -274,7 +274,7 @@ def _uses_close(chain: Model, found: Any, known: Any, name: str) -> None:
     scales = (*chain.probabilities[:2], 1) if name == "by grad" else (1, 1, 1)
     steps = len(chain.emission)
     allowed = 2e-3 + 1e-7 * steps
-    for x, y, scale, most in zip(found, known, scales, (1, steps / 50, 1), strict=True):
+    for x, y, scale, most in zip(found, known, scales, (1, steps / 20, 1), strict=True):
         x = np.asarray(x, np.float64) * scale
         np.testing.assert_allclose(x, y, rtol=0, atol=allowed * most, err_msg=name)
 
