@@ -97,8 +97,7 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         dtype = one_dtype(
             f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs]
         )
-        sizes = self.counted_sizes(inputs)
-        shape = tuple(sizes[label] for label in self.layout.equation.output)
+        shape = self.counted_shape(inputs)
         return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 
     def on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
@@ -118,7 +117,7 @@ class TropicalEinsum(OfSemiring, EinsumOp):
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         outs = selection.contract(
             self.algebra,
-            self.matrices(inputs),
+            self.layout.matrices(*map(widened, inputs)),
             with_winner=self.output_count == 2,
             contracted_last=self.layout.contracted_last,
         )
@@ -184,10 +183,6 @@ class TropicalEinsum(OfSemiring, EinsumOp):
             if tangent is not None
         ]
         return (functools.reduce(jnp.add, moved) / total).astype(value.dtype)
-
-    def matrices(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
-        """The operands as matrices, in the dtype that steps compute in."""
-        return self.layout.matrices(*map(widened, operands))
 
     def tensors(
         self,
@@ -376,7 +371,7 @@ def run_gpu(
 
     Cost: time b m n k; memory of both operands, transposed, and of the results.
     """
-    matrices, with_winner = op.matrices(operands), op.output_count == 2
+    matrices, with_winner = op.layout.matrices(*map(widened, operands)), op.output_count == 2
     found = mosaic.contract(op.algebra, *matrices, with_winner=with_winner, interpret=interpret)
     return op.tensors(operands, found)
 

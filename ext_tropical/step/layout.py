@@ -225,8 +225,8 @@ class StepOp(ExtensionOp):
 
     input_count = operand_count
 
-    def counted_sizes(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
-        """The size of each label.
+    def counted_shape(self, inputs: Sequence[TensorMeta]) -> tuple[int, ...]:
+        """The shape of the output.
 
         Raises:
           ShapeError: the operands do not fit, or more is contracted than an int32 counts.
@@ -240,7 +240,7 @@ class StepOp(ExtensionOp):
                 needed=f"at most {MOST_CONTRACTED}, the range of an int32 winner",
                 fix="Split the contraction.",
             )
-        return sizes
+        return tuple(sizes[label] for label in self.layout.equation.output)
 
     def mapped(self, in_axes: Sequence[int | None], axis: int) -> str:
         """The equation with a label for the axis of a batch, which the output has at `axis`."""

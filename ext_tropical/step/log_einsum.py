@@ -22,7 +22,7 @@ from tenferro_jax.extension.sharding import Shard
 from ..algebra.shipped import OfTemperature, max_plus
 from .einsum_op import TropicalEinsum
 from .kernels import products
-from .layout import EinsumOp, matmul_layout
+from .layout import EinsumOp, matmul_layout, step_op
 from .weighted_sum import Place, WeightedSum, work_of
 
 
@@ -63,11 +63,6 @@ class LogEinsum(OfTemperature, EinsumOp):
         """The sum of the weights of the candidates: exp((candidate - reference) / T)."""
         return WeightedSum(self.algebra, self.equation)  # type: ignore[arg-type]
 
-    @property
-    def largest(self) -> TropicalEinsum:
-        """The largest candidate of each cell."""
-        return TropicalEinsum(max_plus, self.equation)  # type: ignore[arg-type]
-
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
         sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
@@ -93,7 +88,7 @@ class LogEinsum(OfTemperature, EinsumOp):
 
     def from_candidates(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         """The outputs in two passes over all candidates."""
-        (largest,) = self.largest.lower_to_standard_ops(*inputs)
+        (largest,) = step_op(TropicalEinsum, max_plus, self.equation).lower_to_standard_ops(*inputs)
         (total,) = self.share.lower_to_standard_ops(*inputs, largest)
         return self._outputs(largest, total)
 

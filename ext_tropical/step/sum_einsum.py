@@ -48,8 +48,7 @@ class SumEinsum(OfSemiring, EinsumOp):
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         where = f"{self.family_id} {self.equation!r}"
         dtype = one_dtype(where, self.algebra, [m.dtype for m in inputs])
-        sizes = self.counted_sizes(inputs)
-        return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
+        return [TensorMeta(dtype, self.counted_shape(inputs))]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         layout = self.layout
