@@ -5,15 +5,27 @@ new, doctor.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 
 import jax
 
-from .command import check, doctor, inspect, new
-from .command.shared import USAGE, show
+from .command import check, inspect, new
+from .command.shared import OK, USAGE, show
 from .errors import TenferroError
 from .version import __version__
+
+
+def doctor(_: argparse.Namespace) -> int:
+    """Print what JAX says of its environment, and a line of each package that has the entry point
+    "tenferro_jax.doctor".
+    """
+    show(f"tenferro_jax {__version__}")
+    show(jax.print_environment_info(return_string=True) or "")
+    for point in sorted(importlib.metadata.entry_points(group="tenferro_jax.doctor")):
+        show(f"{point.name}: {point.load()()}")
+    return OK
 
 
 def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
@@ -35,7 +47,7 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     check.add(commands.add_parser("check", help="check a function, or an extension op"))
     new.add(commands.add_parser("new", help="make a package with an extension op"))
     commands.add_parser("doctor", help="what is installed here, and what is missing").set_defaults(
-        run=doctor.doctor
+        run=doctor
     )
     chosen = parser.parse_args(list(arguments))
     try:

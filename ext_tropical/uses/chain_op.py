@@ -35,13 +35,13 @@ from ..step.native.library import (
     outputs_of,
     unserved,
 )
+from .chain_lists import listed
 from .chain_recurrence import (
     Values,
     along,
     best,
     drawn,
     each_state,
-    listed,
     sums,
 )
 
