@@ -93,7 +93,7 @@ def _column(
     return jnp.where(there, op.algebra.times(known, column), worst), first
 
 
-def _shift(x: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.Array:
+def finite_max(x: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.Array:
     """The maximum where that is finite, else 0."""
     greatest = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
     return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
@@ -114,7 +114,7 @@ def _lowered(op: Op, emission: jax.Array, length: jax.Array | int) -> tuple[jax.
 @jax.custom_jvp
 def _log_sum_exp(x: jax.Array) -> jax.Array:
     """Over the first axis. Its derivatives are zero, not NaN, at candidates that are -inf."""
-    shift = _shift(x, 0)
+    shift = finite_max(x, 0)
     return shift[0] + jnp.log(jnp.sum(jnp.exp(x - shift), 0))
 
 
@@ -123,7 +123,7 @@ def _(primals: Values, tangents: Values) -> tuple[jax.Array, jax.Array]:
     """By a form that XLA CPU takes twice as long for."""
 
     def differentiable(x: jax.Array) -> jax.Array:
-        shift = _shift(x, 0)
+        shift = finite_max(x, 0)
         total = jnp.sum(jnp.exp(x - shift), 0)
         some = total != 0
         return jnp.where(some, shift[0] + jnp.log(jnp.where(some, total, 1)), -jnp.inf)
@@ -152,7 +152,7 @@ def messages_of(
         t, seen, own = given
         matrix = transition[0] if own is None else own
         matrix, seen = (_kept(op, t < length, x, one) for x in (matrix, seen))
-        shift = [_shift(message)[0]] if is_log else []
+        shift = [finite_max(message)[0]] if is_log else []
         message = message - shift[0] if is_log else message
         candidates = _arriving(op, message, matrix)
         if winners:
@@ -240,7 +240,7 @@ def drawn(
     score, messages, last = messages_of(op, initial, transition, emission, *others)
 
     def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
-        weights = jnp.exp(candidates - _shift(candidates))
+        weights = jnp.exp(candidates - finite_max(candidates))
         sums = jnp.cumsum(weights)
         greatest = jnp.max(jnp.where(weights > 0, jnp.arange(len(weights), dtype=jnp.int32), 0))
         return jnp.minimum(_first(sums > uniform * sums[-1]), greatest)
@@ -367,7 +367,7 @@ def _scaled(
     least = float(kind.tiny)
     begin, weights = (
         jnp.where(x == -jnp.inf, 0, jnp.maximum(jnp.exp(x), least))
-        for x in (start - _shift(start), seen)
+        for x in (start - finite_max(start), seen)
     )
     most, is_shared = jnp.max(moves, (1, 2)), moves.shape[0] == 1
     matrices = jnp.exp(moves - most[:, None, None])
@@ -488,7 +488,7 @@ def _in_band(
     times, is_shared = jnp.arange(count, dtype=jnp.int32), moves.shape[0] == 1
     row, column = (lax.broadcasted_iota(jnp.int32, moves.shape, axis) for axis in (1, 2))
     moves = jnp.where(row <= column, moves, -jnp.inf)
-    live, (start, top) = times < length, (_shift(initial), _shift(moves, (1, 2)))
+    live, (start, top) = times < length, (finite_max(initial), finite_max(moves, (1, 2)))
     initial, moves, (seen, added) = initial - start, moves - top, _lowered(op, emission, length)
     tops = jnp.broadcast_to(top[:, 0, 0], (count - 1,))
     added += start[0] + jnp.sum(_kept(op, live[1:], tops, 0))

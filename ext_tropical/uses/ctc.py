@@ -17,7 +17,7 @@ from tenferro_jax.shapes import as_array
 from ..network.tropical_plan import require_numbers
 from .chain import Chain, mapped, narrow, partition
 from .chain_op import ChainByEmission
-from .chain_recurrence import each_state
+from .chain_recurrence import each_state, finite_max
 
 
 def ctc_chain(
@@ -106,8 +106,11 @@ def _checked(
 
 
 def _live(scores: jax.Array, size: jax.Array) -> jax.Array:
-    """The logits (T, V) of the frames that count, and 0, because NaN has no derivative of 0."""
-    return jnp.where(lax.broadcasted_iota(jnp.int32, scores.shape, 0) < size, scores, 0)
+    """The logits (T, V) of the frames that count, less the greatest of each, and 0, because NaN has
+    no derivative of 0. What they share has no influence, and would cost digits.
+    """
+    live = lax.broadcasted_iota(jnp.int32, scores.shape, 0) < size
+    return jnp.where(live, scores - finite_max(scores, 1), 0)
 
 
 def _chain(blank: int, *arrays: jax.Array) -> Chain:
@@ -192,5 +195,4 @@ def ctc_loss(
 
 def _within(moved: jax.Array, size: jax.Array, score: jax.Array) -> jax.Array:
     """The sum over the frames (T, 1) that count, if the text is possible."""
-    live = lax.iota(jnp.int32, moved.shape[0]) < size
-    return jnp.sum(jnp.where(live & (score > -jnp.inf), moved[:, 0], 0))
+    return jnp.sum(moved[:, 0], where=(jnp.arange(len(moved)) < size) & (score > -jnp.inf))
