@@ -109,8 +109,8 @@ def _live(scores: jax.Array, size: jax.Array) -> jax.Array:
     """The logits (T, V) of the frames that count, less the greatest of each, and 0, because NaN has
     no derivative of 0. What they share has no influence, and would cost digits.
     """
-    live = lax.broadcasted_iota(jnp.int32, scores.shape, 0) < size
-    return jnp.where(live, scores - finite_max(scores, 1), 0)
+    times = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
+    return jnp.where(times < size, scores - finite_max(scores, 1), 0)
 
 
 def _chain(blank: int, *arrays: jax.Array) -> Chain:
@@ -195,4 +195,7 @@ def ctc_loss(
 
 def _within(moved: jax.Array, size: jax.Array, score: jax.Array) -> jax.Array:
     """The sum over the frames (T, 1) that count, if the text is possible."""
-    return jnp.sum(moved[:, 0], where=(jnp.arange(len(moved)) < size) & (score > -jnp.inf))
+    return jnp.sum(
+        moved,
+        where=(lax.broadcasted_iota(jnp.int32, moved.shape, 0) < size) & (score > -jnp.inf),
+    )
