@@ -326,35 +326,35 @@ def sums(
         moves = _kept(op, live[:, None, None], moves, 0)
 
     def by(way: Callable[..., State], start: jax.Array, emission: jax.Array) -> State:
-        number, found = way(op, start, moves, emission, *others)
+        is_known, found = way(op, start, moves, emission, *others)
         if op.has_columns and op.detailed:  # of the states that share a column
             found = *found[:-1], each_column(found[-1], others[op.has_length], emission)
-        return number, found
+        return is_known, found
 
     if op.curved or op.band > BAND or (op.band and bits > 32):
         return by(_exact, initial, seen)[1]
 
     def careful(state: State) -> State:
         # They depend on the state, or XLA would compute what it can of them before the loop.
-        return by(_exact, *(jnp.where(state[0] == 1, x, 0) for x in (initial, seen)))
+        return by(_exact, *(jnp.where(state[0], 0, x) for x in (initial, seen)))
 
     # A loop around the numbers would keep XLA CPU from computing all times at once: 2 to 3 times as
     # long for 8 states. The exact sums are in a loop and not in a cond, which under vmap would
     # compute them for all chains.
     state = by(_in_band if op.band else _scaled, initial, seen)
-    return lax.while_loop(lambda state: state[0] == 1, careful, state)[1]
+    return lax.while_loop(lambda state: ~state[0], careful, state)[1]
 
 
 def _exact(op: Op, *inputs: jax.Array) -> State:
-    """2 and the sums of logarithms."""
+    """True and the sums of logarithms."""
     form = details if op.detailed else messages_of
-    return jnp.int32(2), _wanted(op, form(op, *op.without_columns(inputs)))
+    return jnp.bool(True), _wanted(op, form(op, *op.without_columns(inputs)))
 
 
 def _scaled(
     op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> tuple[jax.Array, Values]:
-    """2 and these of numbers, or 1 where floors have a part in them."""
+    """The sums of numbers; before them whether floors have no part in them."""
     initial, moves, seen, *others = op.without_columns((initial, moves, seen, *others))
     kind, length, (count, states) = jnp.finfo(seen.dtype), length_of(op, seen, others), seen.shape
     # A number and a move at their floors have a product that is normal, so that 0 means that a
@@ -399,12 +399,11 @@ def _scaled(
     score = jnp.log(total[0] / high) + jnp.sum(_kept(op, live, most, 0) - jnp.log(scales))
     score = jnp.where(outside, -jnp.inf, score + jnp.max(start) + tops)
 
-    def number(certain: jax.Array) -> jax.Array:
-        is_known = (total[-1] == 0) | ((total[0] >= 1) & certain)
-        return jnp.where(outside | is_known, jnp.int32(2), 1)
+    def is_known(certain: jax.Array) -> jax.Array:
+        return outside | (total[-1] == 0) | ((total[0] >= 1) & certain)
 
     if not op.detailed:
-        return number(total[1] <= total[0] * (1 + 16 * float(kind.eps))), (score,)
+        return is_known(total[1] <= total[0] * (1 + 16 * float(kind.eps))), (score,)
     messages, factors = jnp.append(first, kept[0], 0), scales[:, None] * weights
 
     def back(after: jax.Array, given: State) -> tuple[jax.Array, jax.Array]:
@@ -431,7 +430,7 @@ def _scaled(
     low = jnp.append(first <= high * least, (kept[0] <= floor) | (weights <= least), 0)
     lost = jnp.sum(jnp.where(low, shares, 0)) + jnp.sum(jnp.where(possible <= floor, pairs, 0))
     certain = (lost <= float(kind.eps)) & (jnp.max(whole) < jnp.inf)
-    return number(certain), _wanted(op, (score, *_known(score, length, pairs, shares)))
+    return is_known(certain), _wanted(op, (score, *_known(score, length, pairs, shares)))
 
 
 # --- the same of bands ----------------------------------------------------------------------------
@@ -483,7 +482,7 @@ def _moved(number: Number, by: int) -> Number:
 def _in_band(
     op: Op, initial: jax.Array, moves: jax.Array, emission: jax.Array, *others: jax.Array
 ) -> tuple[jax.Array, Values]:
-    """2 and the sums, or 1 where numbers may have become 0, or are none."""
+    """The sums; before them whether no number has become 0 that counts, or is none."""
     length, count = length_of(op, emission, others), emission.shape[0]
     times, is_shared = jnp.arange(count, dtype=jnp.int32), moves.shape[0] == 1
     row, column = (lax.broadcasted_iota(jnp.int32, moves.shape, axis) for axis in (1, 2))
@@ -519,10 +518,10 @@ def _in_band(
     size = sizes[0] + (sizes[1] + sizes[2] + 4) * jnp.sum(live.astype(seen.dtype))
     is_known = (size < 2**26) | (score > -(2**26))
     outside = (length < 1) | (length > count)
-    number = jnp.where(outside | is_known, jnp.int32(2), 1)
+    is_known |= outside
     score = jnp.where(outside, -jnp.inf, score + added)
     if not op.detailed:
-        return number, (score,)
+        return is_known, (score,)
 
     def share(x: Number, y: Number) -> jax.Array:
         return x[0] * y[0] * _power(x[1] + y[1] - most)
@@ -544,7 +543,7 @@ def _in_band(
     shares = jnp.append(shares, share(end, last)[None], 0)
     shares = shares / jnp.sum(shares, 1, keepdims=True)
     derived = _known(score, length, uses[None] if is_shared else used, shares)
-    return number, _wanted(op, (score, *derived))
+    return is_known, _wanted(op, (score, *derived))
 
 
 @functools.partial(jax.jit, static_argnums=0)
