@@ -14,7 +14,7 @@ from jax import lax
 from tenferro_jax.einsum.spread import State
 
 from ..algebra.shipped import LogSumExp
-from ..step.kernels.selection import together
+from ..step.kernels.selection import UNROLLED_ENTRIES, one_by_one, together
 from .alignment_op import diagonals, folded
 
 Values = tuple[jax.Array, ...]
@@ -156,7 +156,11 @@ def messages_of(
         message = message - shift[0] if is_log else message
         candidates = _arriving(op, message, matrix)
         if winners:
-            arrived, found = together(algebra, candidates, 0)
+            arrived, found = (
+                together(algebra, candidates, 0)
+                if op.band or candidates.shape[0] > UNROLLED_ENTRIES
+                else one_by_one(algebra, [*candidates])
+            )
         else:
             arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
         new = _kept(op, t < length, algebra.times(arrived, seen), message)
@@ -204,8 +208,9 @@ def _walked(
 
 def _first(found: jax.Array) -> jax.Array:
     """The number of the first True, else of the last entry: XLA's argmax is slow on CPU."""
-    count = found.shape[0]
-    return jnp.min(jnp.where(found, jnp.arange(count, dtype=jnp.int32), count - 1))
+    return jnp.min(
+        jnp.where(found, jnp.arange(found.shape[0], dtype=jnp.int32), found.shape[0] - 1)
+    )
 
 
 def best(
@@ -221,9 +226,13 @@ def best(
         return _first((candidates == op.algebra.best(candidates, 0)) | (candidates != candidates))
 
     def find(t: jax.Array, state: jax.Array, entry: jax.Array) -> jax.Array:
-        if winners:
+        if winners and op.band:
             found = lax.dynamic_index_in_dim(entry, state, keepdims=False)
-            return jnp.maximum(state - (op.band - 1) + found, 0) if op.band else found
+            return jnp.maximum(state - (op.band - 1) + found, 0)
+        if winners:  # among so few XLA CPU takes longer to index
+            return jnp.sum(
+                jnp.where(jnp.arange(count, dtype=jnp.int32) == state, entry, 0), dtype=jnp.int32
+            )
         candidates, first = _column(op, entry, transition, t, state)
         return jnp.maximum(first + choose(candidates), 0)
 
@@ -489,8 +498,7 @@ def _in_band(
     moves = jnp.where(row <= column, moves, -jnp.inf)
     live, (start, top) = times < length, (finite_max(initial), finite_max(moves, (1, 2)))
     initial, moves, (seen, added) = initial - start, moves - top, _lowered(op, emission, length)
-    tops = jnp.broadcast_to(top[:, 0, 0], (count - 1,))
-    added += start[0] + jnp.sum(_kept(op, live[1:], tops, 0))
+    added += start[0] + jnp.sum(_kept(op, live[1:], jnp.broadcast_to(top[:, 0, 0], count - 1), 0))
 
     shared = [*zip(*_number(moves[0]), strict=True)]
 

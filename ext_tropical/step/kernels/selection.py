@@ -181,11 +181,9 @@ def one_by_one(
     value, *rest = candidates
     winner = jnp.zeros(value.shape, number)
     for t, candidate in enumerate(rest, 1):
-        takes = (semiring.better(candidate, value) | (candidate != candidate)) & (value == value)
-        value, winner = (
-            jnp.where(takes, candidate, value),
-            jnp.where(takes, jnp.asarray(t, number), winner),
-        )
+        keeps = semiring.better(value, candidate) | (value == candidate) | (value != value)
+        value = jnp.where(keeps, value, candidate)
+        winner = jnp.where(keeps, winner, jnp.asarray(t, number))
     return value, winner
 
 
