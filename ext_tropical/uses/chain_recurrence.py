@@ -153,7 +153,6 @@ def messages_of(
         matrix = transition[0] if own is None else own
         matrix, seen = (_kept(op, t < length, x, one) for x in (matrix, seen))
         shift = [finite_max(message)[0]] if is_log else []
-        message = message - shift[0] if is_log else message
         candidates = _arriving(op, message, matrix)
         if winners:
             arrived, found = (
@@ -163,6 +162,8 @@ def messages_of(
             )
         else:
             arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
+        # Of the message before: XLA CPU need not wait for it.
+        arrived, message = (x - shift[0] if is_log else x for x in (arrived, message))
         new = _kept(op, t < length, algebra.times(arrived, seen), message)
         return new, (found if winners else new, *shift)
 
