@@ -72,7 +72,7 @@ class ChainForm(NamedTuple):
         for uses, x in ((found.states, chain.emission), (found.transitions, chain.transition)):
             share = np.asarray(uses, np.float64)
             entropy -= np.sum(share * np.where(share > 0, np.asarray(x), 0))
-        return jax.device_put(self.own.dtype.type(entropy))
+        return jax.device_put(self.own.dtype.type(max(entropy, 0)))
 
     def named(self, values: np.ndarray) -> dict[Variable, jax.Array]:
         """Values for each variable, from first to last."""

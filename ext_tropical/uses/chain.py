@@ -24,7 +24,7 @@ from ..algebra.shipped import LogSumExp, max_plus
 from ..network.tropical_plan import require_numbers, require_shape, require_size
 from ..step.einsum_op import one_dtype
 from .chain_op import ChainSamples, ChainScore
-from .chain_recurrence import along, each_column, each_state
+from .chain_recurrence import along, each_column, each_state, length_of, relative
 
 _ALL = LogSumExp()
 
@@ -61,7 +61,7 @@ class ChainMarginals:
       states: (..., T, S), the probability of each state at each time; 0 behind the length. With
         columns (..., T, C), of all states of each column.
       transitions: (..., R, S, S), banded (..., R, K, S): how often each transition is expected; R
-        is 1 if all steps have the same transition, else T - 1.
+        is 1 if all steps have the same transition or T is 1, else T - 1.
       log_partition: (...), the score of all sequences.
     """
 
@@ -451,9 +451,12 @@ def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
 
 
 def _entropy(op: ChainScore, *arrays: jax.Array) -> jax.Array:
-    score, *uses = apply(op, *arrays)
-    pairs = zip(uses, arrays, strict=False)
-    return score - sum(jnp.sum(use * jnp.where(use > 0, x, 0)) for use, x in pairs)
+    """The score less its expectation, both without what all states of a time share."""
+    emission, _ = relative(op, arrays[2], length_of(op, arrays[2], arrays[3:]))
+    score, *uses = apply(op, *arrays[:2], emission, *arrays[3:])
+    pairs = zip(uses, (*arrays[:2], emission), strict=False)
+    entropy = score - sum(jnp.sum(use * jnp.where(use > 0, x, 0)) for use, x in pairs)
+    return jnp.where(score == -jnp.inf, score, jnp.maximum(entropy, 0))
 
 
 def _ended(
@@ -488,8 +491,8 @@ def viterbi(
       log_initial: (S,), of the first state.
       log_transition: (S, S), from the row's state to the column's.
       log_emission: (T, S), of the observation at each time, given each state. S and T are at least
-        1. All have one dtype, which the semiring takes. Scores are added in this dtype: convert
-        16-bit floats for long sequences.
+        1. All have one dtype, which the semiring takes. Scores are added in this dtype, which costs
+        digits: convert 16-bit floats for long sequences, float32 for 10,000 steps and more.
       k: how many different sequences, a positive integer; None for one, without the axis of k.
       semiring: a selective semiring, or its name.
 

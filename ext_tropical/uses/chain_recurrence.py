@@ -43,8 +43,8 @@ def each_column(found: jax.Array, columns: jax.Array, emission: jax.Array) -> ja
     if not isinstance(emission.shape[1], int) or emission.shape[1] > 128:
         return jax.linear_transpose(lambda x: each_state(x, columns), emission)(found)[0]
     # For XLA CPU a matmul takes a quarter of the time.
-    is_of = columns[:, None] == jnp.arange(emission.shape[1], dtype=columns.dtype)[None]
-    return jnp.matmul(found, is_of.astype(found.dtype), precision=lax.Precision.HIGHEST)
+    is_of = jax.nn.one_hot(columns, emission.shape[1], dtype=found.dtype)
+    return jnp.matmul(found, is_of, precision=lax.Precision.HIGHEST)
 
 
 def length_of(op: Op, emission: jax.Array, others: Sequence[jax.Array]) -> jax.Array | int:
@@ -99,7 +99,7 @@ def finite_max(x: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.A
     return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
 
 
-def _lowered(op: Op, emission: jax.Array, length: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+def relative(op: Op, emission: jax.Array, length: jax.Array | int) -> tuple[jax.Array, jax.Array]:
     """The emission less the greatest of each time, and the sum of those: a large number that the
     scores of a time share would cost their digits.
     """
@@ -107,8 +107,8 @@ def _lowered(op: Op, emission: jax.Array, length: jax.Array | int) -> tuple[jax.
     is_short = isinstance(emission.shape[1], int) and emission.shape[1] <= 8
     tops = functools.reduce(jnp.maximum, emission.T) if is_short else jnp.max(emission, 1)
     tops = lax.stop_gradient(jnp.where(abs(tops) < jnp.inf, tops, 0))
-    live = jnp.arange(tops.shape[0], dtype=jnp.int32) < length
-    return emission - tops[:, None], jnp.sum(_kept(op, live, tops, 0))
+    times = jnp.arange(tops.shape[0], dtype=jnp.int32)
+    return emission - tops[:, None], jnp.sum(_kept(op, times < length, tops, 0))
 
 
 @jax.custom_jvp
@@ -146,7 +146,7 @@ def messages_of(
     algebra, length = op.algebra, length_of(op, emission, others)
     is_log = isinstance(algebra, LogSumExp)
     zero, one = (jnp.asarray(f(emission.dtype)) for f in (algebra.zero, algebra.one))
-    emission, tops = _lowered(op, emission, length) if is_log else (emission, 0)
+    emission, tops = relative(op, emission, length) if is_log else (emission, 0)
 
     def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
         t, seen, own = given
@@ -237,10 +237,14 @@ def best(
         candidates, first = _column(op, entry, transition, t, state)
         return jnp.maximum(first + choose(candidates), 0)
 
-    end = together(op.algebra, last, 0)[1] if winners else choose(last)
-    end = jnp.where(score != jnp.asarray(op.algebra.zero(score.dtype)), end, -1)
-    length = length_of(op, emission, others)
-    return score, _walked(op, length, end, find, kept if winners else kept[:-1])
+    end = jnp.where(
+        score != jnp.asarray(op.algebra.zero(score.dtype)),
+        together(op.algebra, last, 0)[1] if winners else choose(last),
+        -1,
+    )
+    return score, _walked(
+        op, length_of(op, emission, others), end, find, kept if winners else kept[:-1]
+    )
 
 
 def drawn(
@@ -370,7 +374,7 @@ def _scaled(
     # A number and a move at their floors have a product that is normal, so that 0 means that a
     # state is not reached; 2**28 are left for sums, and what lies ahead of a floor is not infinite.
     floor, high = 2.0 ** (kind.minexp // 2), 2.0 ** (kind.maxexp - 28)
-    seen, tops = _lowered(op, seen, length)
+    seen, tops = relative(op, seen, length)
     start, outside = initial + seen[0], (length < 1) | (length > count)
     live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
     seen = _kept(op, live[:, None], seen[1:], 0)
@@ -438,9 +442,11 @@ def _scaled(
     pairs = jnp.where(possible > 0, possible * pairs, 0)
     shares = shares / whole
     low = jnp.append(first <= high * least, (kept[0] <= floor) | (weights <= least), 0)
-    lost = jnp.sum(jnp.where(low, shares, 0)) + jnp.sum(jnp.where(possible <= floor, pairs, 0))
-    certain = (lost <= float(kind.eps)) & (jnp.max(whole) < jnp.inf)
-    return is_known(certain), _wanted(op, (score, *_known(score, length, pairs, shares)))
+    lost = [jnp.where(x, y, 0) for x, y in ((possible <= floor, pairs), (low, shares))]
+    certain = (jnp.sum(lost[0]) + jnp.sum(lost[1]) <= float(kind.eps)) & (jnp.max(whole) < jnp.inf)
+    return is_known(certain), _wanted(
+        op, (score, *_known(score, length, pairs - lost[0], shares - lost[1]))
+    )
 
 
 # --- the same of bands ----------------------------------------------------------------------------
@@ -498,7 +504,7 @@ def _in_band(
     row, column = (lax.broadcasted_iota(jnp.int32, moves.shape, axis) for axis in (1, 2))
     moves = jnp.where(row <= column, moves, -jnp.inf)
     live, (start, top) = times < length, (finite_max(initial), finite_max(moves, (1, 2)))
-    initial, moves, (seen, added) = initial - start, moves - top, _lowered(op, emission, length)
+    initial, moves, (seen, added) = initial - start, moves - top, relative(op, emission, length)
     added += start[0] + jnp.sum(_kept(op, live[1:], jnp.broadcast_to(top[:, 0, 0], count - 1), 0))
 
     shared = [*zip(*_number(moves[0]), strict=True)]
@@ -525,9 +531,8 @@ def _in_band(
     seen = _kept(op, live[:, None], seen, 0)
     sizes = [jnp.max(jnp.where(x == -jnp.inf, 0, abs(x))) for x in (initial, moves, seen)]
     size = sizes[0] + (sizes[1] + sizes[2] + 4) * jnp.sum(live.astype(seen.dtype))
-    is_known = (size < 2**26) | (score > -(2**26))
     outside = (length < 1) | (length > count)
-    is_known |= outside
+    is_known = (size < 2**26) | (score > -(2**26)) | outside
     score = jnp.where(outside, -jnp.inf, score + added)
     if not op.detailed:
         return is_known, (score,)
