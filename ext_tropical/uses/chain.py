@@ -492,7 +492,8 @@ def viterbi(
       log_transition: (S, S), from the row's state to the column's.
       log_emission: (T, S), of the observation at each time, given each state. S and T are at least
         1. All have one dtype, which the semiring takes. Scores are added in this dtype, which costs
-        digits: convert 16-bit floats for long sequences, float32 for 10,000 steps and more.
+        digits: convert 16-bit floats for long sequences; for 10,000 steps and more float32 too,
+        with k or where XLA computes.
       k: how many different sequences, a positive integer; None for one, without the axis of k.
       semiring: a selective semiring, or its name.
 
