@@ -498,9 +498,10 @@ def viterbi(
       semiring: a selective semiring, or its name.
 
     Returns:
-      A ChainPath: score, int32 states (T,), feasible. Of equally good last states the smallest
-      is taken; then, going back, the smallest of the equally good states before each state. The k
-      best sequences, if equally good, are in that order too, but under min_max and or_and in any.
+      A ChainPath: score, int32 states (T,), feasible. If the score is NaN, the states say nothing.
+      Of equally good last states the smallest is taken; then, going back, the smallest of the
+      equally good states before each state. The k best sequences, if equally good, are in that
+      order too, but under min_max and or_and in any.
 
     Raises:
       ShapeError, DTypeError: the inputs do not fit.
