@@ -64,15 +64,19 @@ class ChainForm(NamedTuple):
 
     def entropy(self, temperature: float) -> jax.Array | None:
         """In NumPy, which compiles nothing; None inside a transform, or if it is not finite."""
-        chain = self.chain(temperature)
-        found = chain.marginals()
+        found = self.chain(temperature).marginals()
         if not is_finite(found.log_partition):
             return None
-        entropy = np.float64(found.log_partition)
-        for uses, x in ((found.states, chain.emission), (found.transitions, chain.transition)):
-            share = np.asarray(uses, np.float64)
-            entropy -= np.sum(share * np.where(share > 0, np.asarray(x), 0))
-        return jax.device_put(self.own.dtype.type(max(entropy, 0)))
+
+        def entropy(chances: jax.Array) -> np.float64:
+            p = np.asarray(chances, np.float64)
+            return -np.sum(p * np.log(np.where(p > 0, p, 1)))
+
+        # Of the first state, and of each next one if that before it is known. Scores are not in it,
+        # whose digits a large one would cost.
+        states, pairs = found.states, found.transitions
+        total = entropy(states[0]) + entropy(pairs) - entropy(states[:-1])
+        return jax.device_put(self.own.dtype.type(max(total, 0)))
 
     def named(self, values: np.ndarray) -> dict[Variable, jax.Array]:
         """Values for each variable, from first to last."""
