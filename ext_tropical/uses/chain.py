@@ -450,6 +450,7 @@ def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
     return jnp.where(score == -jnp.inf, -jnp.inf, score - whole)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _entropy(op: ChainScore, *arrays: jax.Array) -> jax.Array:
     """The score less its expectation, both without what all states of a time share."""
     emission, _ = relative(op, arrays[2], length_of(op, arrays[2], arrays[3:]))

@@ -132,7 +132,7 @@ def test_a_long_sequence(states, length):
     shapes = (states,), (states, states), (length, states)
     assert temporary_bytes(viterbi, *(jax.ShapeDtypeStruct(x, np.float32) for x in shapes)) < 4 * (
         6 * length * states + 8 * states**2
-    )  # T S winners; T S S would be S times S
+    )  # T S winners; T S S would be S times as much
     tables = [np.random.default_rng(2).normal(size=x) - 9 for x in shapes]
     np.testing.assert_allclose(
         *(viterbi(*(x.astype(d) for x in tables)).score for d in ("f4", "f8")),
