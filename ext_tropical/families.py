@@ -6,7 +6,7 @@ from tenferro_jax.extension import register_extension
 from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 
 from .algebra.semiring import SemiringKey
-from .algebra.shipped import max_plus, min_plus
+from .algebra.shipped import LogSumExp, max_plus, min_plus
 from .network.log_derivatives import NetworkCurvature, NetworkShares
 from .network.many import NetworkBest, NetworkSamples
 from .network.value import TropicalNetwork
@@ -17,7 +17,7 @@ from .step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
 from .step.sum_einsum import SumEinsum
 from .step.weighted_sum import WeightedSum
 from .uses.alignment_op import Alignment, AlignmentCounts
-from .uses.chain_op import ChainSamples, ChainScore
+from .uses.chain_op import ChainByEmission, ChainSamples, ChainScore
 from .uses.path_op import PathSearch, TreeSums
 
 
@@ -51,6 +51,7 @@ def register() -> None:
         Alignment(semiring, False, False, False),
         AlignmentCounts(1.0, False, False, False),
         ChainScore(semiring),
+        ChainByEmission(SemiringKey.of(LogSumExp())),
         ChainSamples(),
         PathSearch(SemiringKey.of(min_plus), 4),
         TreeSums(),

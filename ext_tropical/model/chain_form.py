@@ -22,8 +22,7 @@ from ..uses.chain import Chain
 from .factors import Factors
 from .variables import Variable, chain_order, chain_places, is_finite, is_on_host
 
-WORTH_A_CHAIN = 16
-"""The fewest variables for which a `Chain` is faster at later calls than a plan."""
+WORTH_A_CHAIN = 16  # variables, from which a `Chain` is faster at later calls than a plan
 
 
 class ChainForm(NamedTuple):

@@ -231,9 +231,9 @@ def _plus(semiring: Any, *candidates: jax.Array) -> tuple[jax.Array, jax.Array]:
     total = functools.reduce(
         jnp.add, (jnp.exp((x - shift) / semiring.temperature) for x in candidates)
     )
-    logarithm = jnp.log(jnp.where(total != 0, total, 1))
-    value = jnp.where(total != 0, shift + semiring.temperature * logarithm, -jnp.inf)
-    return value, jnp.zeros(value.shape, jnp.uint8)
+    # The sum is 0 or at least 1, to which this adds nothing.
+    logarithm = jnp.log(total + float(jnp.finfo(total.dtype).eps) / 4)
+    return greatest + semiring.temperature * logarithm, jnp.zeros(total.shape, jnp.uint8)
 
 
 def _into_gaps(
@@ -415,8 +415,7 @@ def along(
 # Inside a compiled program by XLA's FFI; on concrete arrays by a call that compiles nothing.
 
 
-MOST_ELEMENTS = 1 << 29
-"""Elements of a sequence that the library can count."""
+MOST_ELEMENTS = 1 << 29  # of a sequence that the library can count
 
 
 def _attributes(op: Any) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from ..algebra.shipped import LogSumExp, max_plus
 from ..network.tropical_plan import require_numbers, require_shape, require_size
 from ..step.einsum_op import one_dtype
 from .chain_op import ChainSamples, ChainScore
-from .chain_recurrence import along, each_column, each_state, length_of, relative
+from .chain_paths import along
+from .chain_recurrence import each_column, each_state, length_of, relative
 
 _ALL = LogSumExp()
 
@@ -492,9 +493,8 @@ def viterbi(
       log_initial: (S,), of the first state.
       log_transition: (S, S), from the row's state to the column's.
       log_emission: (T, S), of the observation at each time, given each state. S and T are at least
-        1. All have one dtype, which the semiring takes. Scores are added in this dtype, which costs
-        digits: convert 16-bit floats for long sequences; for 10,000 steps and more float32 too,
-        with k or where XLA computes.
+        1. All have one dtype, which the semiring takes. Scores are added in this dtype: convert
+        16-bit floats for more than a few steps. In float32 they keep their digits.
       k: how many different sequences, a positive integer; None for one, without the axis of k.
       semiring: a selective semiring, or its name.
 

@@ -35,15 +35,8 @@ from ..step.native.library import (
     outputs_of,
     unserved,
 )
-from .chain_lists import listed
-from .chain_recurrence import (
-    Values,
-    along,
-    best,
-    drawn,
-    each_state,
-    sums,
-)
+from .chain_paths import along, best, drawn, listed
+from .chain_recurrence import Values, each_state, sums
 
 
 class ChainOp(ExtensionOp):
@@ -300,10 +293,9 @@ def _declines(op: ChainOp, *metas: TensorMeta) -> str:
     return problem or native().problem
 
 
+# Bytes: messages that need more are computed twice, and those of sqrt(T) times are kept. That is
+# faster too where memory is new: the system clears it.
 MEMORY = 2**24
-"""Bytes: messages that need more are computed twice, and those of sqrt(T) times are kept. That is
-faster too where memory is new: the system clears it.
-"""
 
 
 def _run(op: ChainOp, *arrays: jax.Array) -> Values:
@@ -317,11 +309,10 @@ def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
     given, outs = on_host(outputs_of(op, arrays), arrays)
     wanted = (True, True, True, op.has_length, op.has_columns, op.asks == 2)
     inputs = [given.pop(0) if there else None for there in wanted]
-    (count, emitted), steps = arrays[2].shape, arrays[1].shape[0]
+    (states,), (steps, *_), (count, emitted) = (x.shape for x in arrays[:3])
+    numbers = TYPES[arrays[0].dtype.name], op.algebra.native_number, op.band, op.asks, op.k, MEMORY
     samples = outs[0].shape[0] if op.asks == 2 else 0
-    numbers = TYPES[arrays[0].dtype.name], op.algebra.native_number, op.band, op.asks, op.k
-    sizes = MEMORY, arrays[0].shape[0], count, steps, emitted, samples
-    now("chain", *numbers, *sizes, inputs, outs)
+    now("chain", *numbers, states, count, steps, emitted, samples, inputs, outs)
     return outs
 
 

@@ -1,4 +1,4 @@
-"""The recurrence of chains over times: best sequences, sums over all with derivatives, samples."""
+"""The recurrence of chains over times: messages, and sums over all sequences with derivatives."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from jax import lax
 
 from tenferro_jax.einsum.spread import State
 
-from ..algebra.shipped import LogSumExp
+from ..algebra.shipped import LogSumExp, MaxPlusSemiring, MinPlusSemiring
 from ..step.kernels.selection import UNROLLED_ENTRIES, one_by_one, together
-from .alignment_op import diagonals, folded
+from .alignment_op import diagonals
 
 Values = tuple[jax.Array, ...]
-WINNERS = 20
-"""With at most so many candidates for a state one reduction gives value and winner, and the winners
-are kept. XLA CPU is slow with that for more, where the winners on the way back are found again.
-"""
+BLOCK = 1024  # times at most, over which best scores are added one to another
 BAND = 8  # bands of at most so many states are sums of so many vectors
 Op = Any  # a ChainOp, whose module imports this one
 
@@ -52,16 +49,17 @@ def length_of(op: Op, emission: jax.Array, others: Sequence[jax.Array]) -> jax.A
     return others[0] if op.has_length else emission.shape[0]
 
 
-def _kept(op: Op, live: jax.Array, x: Any, other: Any) -> Any:
+def replaced(op: Op, live: jax.Array, x: Any, other: Any) -> Any:
     """What lies behind the length is replaced: arrays, or each of a tuple."""
     return jax.tree.map(functools.partial(jnp.where, live), x, other) if op.has_length else x
 
 
-def _padded(op: Op, message: jax.Array) -> jax.Array:
+def extended(op: Op, message: jax.Array) -> jax.Array:
+    """With K - 1 impossible states before the first one."""
     return jnp.concatenate([jnp.full(op.band - 1, op.algebra.zero(message.dtype)), message])
 
 
-def _ordered(op: Op, transition: jax.Array) -> jax.Array:
+def ordered(op: Op, transition: jax.Array) -> jax.Array:
     """The transition, rows of a band in the order of the states before."""
     return transition[:, ::-1] if op.band else transition
 
@@ -72,25 +70,11 @@ def _arriving(op: Op, message: jax.Array, matrix: jax.Array) -> jax.Array:
     """
     if not op.band:
         return op.algebra.times(jnp.broadcast_to(message[:, None], matrix.shape), matrix)
-    padded = _padded(op, message)
-    known = diagonals(jnp.broadcast_to(padded, (op.band, len(padded))), matrix.shape[1])
+    whole = extended(op, message)
+    known = diagonals(jnp.broadcast_to(whole, (op.band, len(whole))), matrix.shape[1])
     row, column = (lax.broadcasted_iota(jnp.int32, matrix.shape, axis) for axis in (0, 1))
     worst = jnp.asarray(op.algebra.identity(message.dtype))
     return jnp.where(row + column >= op.band - 1, op.algebra.times(known, matrix), worst)
-
-
-def _column(
-    op: Op, message: jax.Array, transition: jax.Array, t: jax.Array, state: jax.Array
-) -> tuple[jax.Array, jax.Array | int]:
-    """The candidates that lead to one state, and the number of the first state among them."""
-    column = transition[0 if transition.shape[0] == 1 else t - 1][:, state]
-    if not op.band:
-        return op.algebra.times(message, column), 0
-    known = lax.dynamic_slice(_padded(op, message), (state,), (op.band,))
-    first = state - (op.band - 1)
-    worst = jnp.asarray(op.algebra.identity(message.dtype))
-    there = first + jnp.arange(op.band, dtype=jnp.int32) >= 0
-    return jnp.where(there, op.algebra.times(known, column), worst), first
 
 
 def finite_max(x: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.Array:
@@ -103,32 +87,70 @@ def relative(op: Op, emission: jax.Array, length: jax.Array | int) -> tuple[jax.
     """The emission less the greatest of each time, and the sum of those: a large number that the
     scores of a time share would cost their digits.
     """
-    # XLA CPU is slow with maxima of short rows, and not by columns.
-    is_short = isinstance(emission.shape[1], int) and emission.shape[1] <= 8
-    tops = functools.reduce(jnp.maximum, emission.T) if is_short else jnp.max(emission, 1)
-    tops = lax.stop_gradient(jnp.where(abs(tops) < jnp.inf, tops, 0))
-    times = jnp.arange(tops.shape[0], dtype=jnp.int32)
-    return emission - tops[:, None], jnp.sum(_kept(op, times < length, tops, 0))
+    tops = finite_max(emission, 1)[:, 0]
+    live = jnp.arange(tops.shape[0], dtype=jnp.int32) < length
+    return emission - tops[:, None], jnp.sum(replaced(op, live, tops, 0))
 
 
-@jax.custom_jvp
 def _log_sum_exp(x: jax.Array) -> jax.Array:
-    """Over the first axis. Its derivatives are zero, not NaN, at candidates that are -inf."""
-    shift = finite_max(x, 0)
-    return shift[0] + jnp.log(jnp.sum(jnp.exp(x - shift), 0))
+    """Over the first axis."""
+    greatest = lax.stop_gradient(jnp.max(x, 0))
+    total = jnp.sum(jnp.exp(x - finite_max(x, 0)), 0)
+    # The sum is 0 or at least 1, to which this adds nothing. Of 0 derivatives are 0, not NaN.
+    return greatest + jnp.log(total + float(jnp.finfo(x.dtype).eps) / 4)
 
 
-@_log_sum_exp.defjvp
-def _(primals: Values, tangents: Values) -> tuple[jax.Array, jax.Array]:
-    """By a form that XLA CPU takes twice as long for."""
+def in_blocks(
+    op: Op,
+    step: Callable[[jax.Array, State], State],
+    first: jax.Array,
+    transition: jax.Array,
+    emission: jax.Array,
+) -> tuple[jax.Array, State, jax.Array]:
+    """`lax.scan` of a step over the times from 1 on. Where scores are sums, the best one is taken
+    from all before each block of times, if they are more than one: in float32 they would lose their
+    digits.
 
-    def differentiable(x: jax.Array) -> jax.Array:
-        shift = finite_max(x, 0)
-        total = jnp.sum(jnp.exp(x - shift), 0)
-        some = total != 0
-        return jnp.where(some, shift[0] + jnp.log(jnp.where(some, total, 1)), -jnp.inf)
+    Args:
+      op: whose algebra says what is best.
+      step: of a message and (time, its transition or None for the shared one, its emission): the
+        next message and what is kept.
+      first: the message of time 0.
+      transition: of the op.
+      emission: of the op.
 
-    return jax.jvp(differentiable, primals, tangents)
+    Returns:
+      The last message; what is kept, (T - 1, ...); the product of what was taken away.
+    """
+    count = emission.shape[0] - 1
+    given = (
+        1 + jnp.arange(count, dtype=jnp.int32),
+        None if transition.shape[0] == 1 else transition,
+        emission[1:],
+    )
+    if (
+        type(op.algebra) not in (MaxPlusSemiring, MinPlusSemiring)
+        or not jnp.issubdtype(first.dtype, jnp.floating)
+        or not isinstance(count, int)  # JAX has no scan of so many blocks, which may be 0
+        or count <= BLOCK
+    ):
+        return *lax.scan(step, first, given), jnp.asarray(op.algebra.one(first.dtype))
+    blocks = count // BLOCK + 1
+
+    def block(message: jax.Array, given: State) -> tuple[jax.Array, State]:
+        best = op.algebra.best(message.reshape(-1), 0)
+        best = jnp.where(abs(best) < jnp.inf, best, 0)
+        message, kept = lax.scan(step, message - best, given)
+        return message, (kept, best)
+
+    # Times that fill no block come first, in a loop of their own: to replace what lies behind the
+    # last time takes a fifth of XLA CPU's time.
+    before = count % blocks
+    message, some = lax.scan(step, first, jax.tree.map(lambda x: x[:before], given))
+    cut = jax.tree.map(lambda x: x[before:].reshape(blocks, -1, *x.shape[1:]), given)
+    last, (kept, taken) = lax.scan(block, message, cut)
+    kept = jax.tree.map(lambda x, y: jnp.append(x, y.reshape(-1, *x.shape[1:]), 0), some, kept)
+    return last, kept, jnp.sum(taken)
 
 
 def messages_of(
@@ -139,9 +161,9 @@ def messages_of(
     *others: jax.Array,
     winners: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The score; all messages, (T, S), under log_sum_exp less some number each; and the last one.
-    Behind the length they are that at its end. With winners, instead of all messages the number of
-    the first best candidate of each state, int32 (T - 1, S).
+    """The score; all messages, (T, S); and the last one. Sums are less some number at each time.
+    Behind the length messages are that at its end. With winners, instead of all messages the number
+    of the first best candidate of each state, int32 (T - 1, S).
     """
     algebra, length = op.algebra, length_of(op, emission, others)
     is_log = isinstance(algebra, LogSumExp)
@@ -149,9 +171,9 @@ def messages_of(
     emission, tops = relative(op, emission, length) if is_log else (emission, 0)
 
     def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
-        t, seen, own = given
+        t, own, seen = given
         matrix = transition[0] if own is None else own
-        matrix, seen = (_kept(op, t < length, x, one) for x in (matrix, seen))
+        matrix, seen = (replaced(op, t < length, x, one) for x in (matrix, seen))
         shift = [finite_max(message)[0]] if is_log else []
         candidates = _arriving(op, message, matrix)
         if winners:
@@ -164,114 +186,22 @@ def messages_of(
             arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
         # Of the message before: XLA CPU need not wait for it.
         arrived, message = (x - shift[0] if is_log else x for x in (arrived, message))
-        new = _kept(op, t < length, algebra.times(arrived, seen), message)
+        new = replaced(op, t < length, algebra.times(arrived, seen), message)
         return new, (found if winners else new, *shift)
 
-    transition, count = _ordered(op, transition), emission.shape[0] - 1
+    transition = ordered(op, transition)
     first = algebra.times(initial, emission[0])
-    times = 1 + jnp.arange(count, dtype=jnp.int32)
-    given = times, emission[1:], None if transition.shape[0] == 1 else transition
     # Derivatives do not keep the candidates where they are many.
-    many = not isinstance(initial.shape[0], int) or initial.shape[0] > 8
+    many = not isinstance(initial.shape[0], int) or initial.shape[0] > 5
     body = jax.checkpoint(step, prevent_cse=False) if is_log and many else step
-    last, (kept, *shifts) = lax.scan(body, first, given)
+    last, (kept, *shifts), taken = in_blocks(op, body, first, transition, emission)
     kept = kept if winners else jnp.append(first[None], kept, 0)
-    score = _log_sum_exp(last) + jnp.sum(shifts[0]) + tops if is_log else algebra.best(last, 0)
+    score = (
+        _log_sum_exp(last) + jnp.sum(shifts[0]) + tops
+        if is_log
+        else algebra.times(algebra.best(last, 0), taken)
+    )
     return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), kept, last
-
-
-def _walked(
-    op: Op, length: jax.Array | int, last: jax.Array, find: Callable[..., jax.Array], given: State
-) -> jax.Array:
-    """The states from first to last, int32 (T,), found from the last to the first; -1 behind the
-    length, and all if the last one is: for XLA CPU it is slow to replace them after the loop.
-
-    Args:
-      op: what may lead to a state.
-      length: of the sequence.
-      last: the last state.
-      find: of a time, the state then and an entry of `given`: the state before.
-      given: (T - 1, ...) and arrays of that kind, of the moves.
-    """
-
-    def back(state: jax.Array, at: State) -> tuple[jax.Array, jax.Array]:
-        t, entry = at
-        before = _kept(op, t < length, jnp.where(state < 0, -1, find(t, state, entry)), state)
-        return before, _kept(op, t <= length, before, -1)
-
-    # Over descending times instead of reverse=True, because converters of jaxprs support only
-    # forward scans.
-    count = jax.tree.leaves(given)[0].shape[0]
-    given = jax.tree.map(lambda x: jnp.flip(x, 0), (1 + jnp.arange(count, dtype=jnp.int32), given))
-    _, states = lax.scan(back, last, given)
-    return jnp.append(jnp.flip(states), _kept(op, length > count, last, -1))
-
-
-def _first(found: jax.Array) -> jax.Array:
-    """The number of the first True, else of the last entry: XLA's argmax is slow on CPU."""
-    return jnp.min(
-        jnp.where(found, jnp.arange(found.shape[0], dtype=jnp.int32), found.shape[0] - 1)
-    )
-
-
-def best(
-    op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The score and the states of the best sequence."""
-    count = transition.shape[1]
-    winners = isinstance(count, int) and count <= WINNERS
-    score, kept, last = messages_of(op, initial, transition, emission, *others, winners=winners)
-    transition = _ordered(op, transition)
-
-    def choose(candidates: jax.Array) -> jax.Array:
-        return _first((candidates == op.algebra.best(candidates, 0)) | (candidates != candidates))
-
-    def find(t: jax.Array, state: jax.Array, entry: jax.Array) -> jax.Array:
-        if winners and op.band:
-            found = lax.dynamic_index_in_dim(entry, state, keepdims=False)
-            return jnp.maximum(state - (op.band - 1) + found, 0)
-        if winners:  # among so few XLA CPU takes longer to index
-            return jnp.sum(
-                jnp.where(jnp.arange(count, dtype=jnp.int32) == state, entry, 0), dtype=jnp.int32
-            )
-        candidates, first = _column(op, entry, transition, t, state)
-        return jnp.maximum(first + choose(candidates), 0)
-
-    end = jnp.where(
-        score != jnp.asarray(op.algebra.zero(score.dtype)),
-        together(op.algebra, last, 0)[1] if winners else choose(last),
-        -1,
-    )
-    return score, _walked(
-        op, length_of(op, emission, others), end, find, kept if winners else kept[:-1]
-    )
-
-
-def drawn(
-    op: Op, initial: jax.Array, transition: jax.Array, emission: jax.Array, *others: jax.Array
-) -> jax.Array:
-    """The states of each sample."""
-    score, messages, last = messages_of(op, initial, transition, emission, *others)
-
-    def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
-        weights = jnp.exp(candidates - finite_max(candidates))
-        sums = jnp.cumsum(weights)
-        greatest = jnp.max(jnp.where(weights > 0, jnp.arange(len(weights), dtype=jnp.int32), 0))
-        return jnp.minimum(_first(sums > uniform * sums[-1]), greatest)
-
-    length, transition = length_of(op, emission, others), _ordered(op, transition)
-
-    def find(t: jax.Array, state: jax.Array, entry: Values) -> jax.Array:
-        message, uniform = entry
-        candidates, first = _column(op, message, transition, t, state)
-        return jnp.maximum(first + choose(candidates, uniform), 0)
-
-    def walk(uniforms: jax.Array) -> jax.Array:
-        end = jnp.clip(length - 1, 0, len(uniforms) - 1) if op.has_length else -1
-        state = jnp.where(abs(score) < jnp.inf, choose(last, uniforms[end]), -1)
-        return _walked(op, length, state, find, (messages[:-1], uniforms[:-1]))
-
-    return jax.vmap(walk)(others[-1])
 
 
 def details(
@@ -337,7 +267,7 @@ def sums(
 
     if moves.shape[0] > 1:
         live = 1 + jnp.arange(moves.shape[0], dtype=jnp.int32) < length_of(op, seen, others)
-        moves = _kept(op, live[:, None, None], moves, 0)
+        moves = replaced(op, live[:, None, None], moves, 0)
 
     def by(way: Callable[..., State], start: jax.Array, emission: jax.Array) -> State:
         is_known, found = way(op, start, moves, emission, *others)
@@ -377,7 +307,7 @@ def _scaled(
     seen, tops = relative(op, seen, length)
     start, outside = initial + seen[0], (length < 1) | (length > count)
     live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
-    seen = _kept(op, live[:, None], seen[1:], 0)
+    seen = replaced(op, live[:, None], seen[1:], 0)
     least = float(kind.tiny)
     begin, weights = (
         jnp.where(x == -jnp.inf, 0, jnp.maximum(jnp.exp(x), least))
@@ -404,13 +334,13 @@ def _scaled(
         new = arrived * scale * weight[None]
         low = jnp.where((arrived > 0) & (weight > 0)[None], floors, 0)
         new = jnp.where(new <= limits, low, new)
-        new = _kept(op, is_live, new, before)
-        return new, (_kept(op, is_live, scale, 1), *new[: op.detailed])
+        new = replaced(op, is_live, new, before)
+        return new, (replaced(op, is_live, scale, 1), *new[: op.detailed])
 
     given = live, weights, None if is_shared else wide
     last, (scales, *kept) = lax.scan(step, first, given)
     total = jnp.sum(last, 1)
-    score = jnp.log(total[0] / high) + jnp.sum(_kept(op, live, most, 0) - jnp.log(scales))
+    score = jnp.log(total[0] / high) + jnp.sum(replaced(op, live, most, 0) - jnp.log(scales))
     score = jnp.where(outside, -jnp.inf, score + jnp.max(start) + tops)
 
     def is_known(certain: jax.Array) -> jax.Array:
@@ -424,7 +354,7 @@ def _scaled(
         is_live, factor, message, own = given
         found = _product((after * factor)[None], (pair[0] if own is None else own).mT)[0]
         # What lies ahead of a state that is not reached may be too large for the dtype.
-        before = _kept(op, is_live, jnp.where(message > 0, found, 0), after)
+        before = replaced(op, is_live, jnp.where(message > 0, found, 0), after)
         return before, before
 
     back_from = live, factors, messages[:-1], None if is_shared else pair
@@ -432,7 +362,7 @@ def _scaled(
     ahead = jnp.append(lax.scan(back, end, back_from, reverse=True)[1], end[None], 0)
     shares = messages * ahead
     whole = jnp.sum(shares, 1, keepdims=True)
-    uses = _kept(op, live[:, None], ahead[1:] * factors, 0)
+    uses = replaced(op, live[:, None], ahead[1:] * factors, 0)
     pairs = jnp.einsum(
         "ts,tr->sr" if is_shared else "ts,tr->tsr",
         messages[:-1] / whole[1:],
@@ -505,7 +435,9 @@ def _in_band(
     moves = jnp.where(row <= column, moves, -jnp.inf)
     live, (start, top) = times < length, (finite_max(initial), finite_max(moves, (1, 2)))
     initial, moves, (seen, added) = initial - start, moves - top, relative(op, emission, length)
-    added += start[0] + jnp.sum(_kept(op, live[1:], jnp.broadcast_to(top[:, 0, 0], count - 1), 0))
+    added += start[0] + jnp.sum(
+        replaced(op, live[1:], jnp.broadcast_to(top[:, 0, 0], count - 1), 0)
+    )
 
     shared = [*zip(*_number(moves[0]), strict=True)]
 
@@ -520,7 +452,7 @@ def _in_band(
         live, logs, own = given
         each = shared if own is None else zip(*_number(own), strict=True)
         ways = [_times(_moved(before, k), move) for k, move in enumerate(each)]
-        return _kept(op, live, _times(_sum(ways), seen_of(logs)), before), before
+        return replaced(op, live, _times(_sum(ways), seen_of(logs)), before), before
 
     given = live[1:], seen[1:], None if is_shared else moves
     last, before = lax.scan(step, _times(_number(initial), seen_of(seen[0])), given)
@@ -528,7 +460,7 @@ def _in_band(
     total = jnp.sum(last[0] * _power(last[1] - most))
     score = jnp.log(total) + most.astype(total.dtype) * math.log(2)
     # Either no number was so small that it became 0, or none that did counts beside the sum.
-    seen = _kept(op, live[:, None], seen, 0)
+    seen = replaced(op, live[:, None], seen, 0)
     sizes = [jnp.max(jnp.where(x == -jnp.inf, 0, abs(x))) for x in (initial, moves, seen)]
     size = sizes[0] + (sizes[1] + sizes[2] + 4) * jnp.sum(live.astype(seen.dtype))
     outside = (length < 1) | (length > count)
@@ -545,9 +477,9 @@ def _in_band(
         came = _times(after, seen_of(logs))
         each = shared if own is None else zip(*_number(own), strict=True)
         ways = [_times(came, move) for move in each]
-        new = _kept(op, live, _sum([_moved(way, -k) for k, way in enumerate(ways)]), after)
+        new = replaced(op, live, _sum([_moved(way, -k) for k, way in enumerate(ways)]), after)
         used = jnp.stack([share(way, _moved(before, k)) for k, way in enumerate(ways)])
-        used = _kept(op, live, used, 0)
+        used = replaced(op, live, used, 0)
         uses, used = (uses + used, uses[:0]) if is_shared else (uses, used)
         return (new, uses), (share(new, before), used)
 
@@ -558,32 +490,3 @@ def _in_band(
     shares = shares / jnp.sum(shares, 1, keepdims=True)
     derived = _known(score, length, uses[None] if is_shared else used, shares)
     return is_known, _wanted(op, (score, *derived))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def along(op: Op, states: jax.Array, *inputs: jax.Array) -> jax.Array:
-    """The product of the entries that each sequence of states uses; states of -1 use none."""
-    initial, transition, emission, *_ = op.without_columns(inputs)
-    one, count = jnp.asarray(op.algebra.one(emission.dtype)), emission.shape[0]
-    before, after = states[..., :-1], states[..., 1:]
-    time = lax.broadcasted_iota(jnp.int32, states.shape, states.ndim - 1)
-    row = 0 if transition.shape[0] == 1 else time[..., :-1]
-    moves = transition[row, after - before if op.band else before, after]
-    seen = emission[time, states]
-
-    def used(x: jax.Array, some: jax.Array) -> jax.Array:
-        return jnp.where(some >= 0, x, one)
-
-    entries = jnp.concatenate(
-        [
-            used(initial[states[..., :1]], states[..., :1]),
-            used(moves, after),
-            used(seen, states),
-        ],
-        axis=-1,
-    )
-    if not isinstance(count, int):
-        start, entries = jnp.full(states.shape[:-1], one), jnp.moveaxis(entries, -1, 0)
-        return lax.scan(lambda product, x: (op.algebra.times(product, x), None), start, entries)[0]
-    rows = entries.reshape(-1, entries.shape[-1])
-    return jax.vmap(lambda row: folded(op.algebra.times, row, one))(rows).reshape(states.shape[:-1])

@@ -19,7 +19,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import InvalidConfig, ShapeError
+from tenferro_jax.errors import ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
@@ -36,16 +36,15 @@ from ..step.at_winner import entries_at
 from ..step.einsum_op import one_dtype
 from ..step.weighted_sum import Place
 from .path_op import TreeSums
+from .segments import nodes_of
 
+# The limit, by dtype, of values of walks that get better without end; it is not known for other
+# semirings.
 _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
-"""The limit, by dtype, of values of walks that get better without end; it is not known for other
-semirings.
-"""
 
+# Nodes that are allowed at once. A product over fewer takes longer for each candidate; more cost
+# more inside of the block, where they are allowed one by one.
 BLOCK = 64
-"""Nodes that are allowed at once. A product over fewer takes longer for each candidate; more cost
-more inside of the block, where they are allowed one by one.
-"""
 
 
 @jax.tree_util.register_dataclass
@@ -103,8 +102,8 @@ class ClosureResult:
           -1. If `converged` is False, the result is a walk, but no walk is best.
 
         Raises:
-          DTypeError, InvalidConfig: source or target is not an integer scalar, or not a node. (If
-            traced, the result is only -1.)
+          DTypeError, ShapeError, InvalidConfig: source or target is not an integer scalar, or not a
+            node. (If traced, the result is only -1.)
 
         Example:
           >>> import jax.numpy as jnp
@@ -113,8 +112,19 @@ class ClosureResult:
           >>> result.walk(0, 2).tolist(), float(result.value[0, 2])
           ([0, 1, 2], 3.0)
         """
-        ends = self._node(source, "source"), self._node(target, "target")
-        if self.value.shape[-1] == 0:
+        count = self.value.shape[-1]
+        ends = [
+            jnp.asarray(nodes_of(x, count, f"walk, {name}"))
+            for name, x in (("source", source), ("target", target))
+        ]
+        if any(x.ndim for x in ends):
+            raise ShapeError(
+                where="walk",
+                given=f"source of shape {ends[0].shape}, target of shape {ends[1].shape}",
+                needed="an integer scalar each",
+                fix="Pass one node; for many use jax.vmap.",
+            )
+        if count == 0:
             return jnp.zeros(0, jnp.int32)
         nodes = on_automatic_axes(_walked)(self.predecessors(), *ends)
         if isinstance(nodes, jax.core.Tracer):
@@ -144,25 +154,6 @@ class ClosureResult:
             if not isinstance(found, jax.core.Tracer):
                 object.__setattr__(self, "_before", found)
         return found
-
-    def _node(self, node: ArrayLike, name: str) -> jax.Array:
-        count = self.value.shape[-1]
-        if isinstance(node, np.integer):
-            node = int(node)
-        given = jnp.asarray(as_array(node, f"walk, {name}"))
-        known = not isinstance(given, jax.core.Tracer)
-        if (
-            given.ndim
-            or not jnp.issubdtype(given.dtype, jnp.integer)
-            or (known and not 0 <= int(given) < count)
-        ):
-            raise InvalidConfig(
-                where=f"walk, {name}",
-                given=f"{node!r}" if known else f"{given.dtype.name}{list(given.shape)}",
-                needed=f"an integer scalar from 0 to {count - 1}",
-                fix="Pass one node; for many use jax.vmap.",
-            )
-        return jnp.where((given >= 0) & (given < count), given, -1).astype(jnp.int32)
 
 
 def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:

@@ -39,6 +39,7 @@ from ..step.native.library import (
     outputs_of,
     unserved,
 )
+from .segments import inside
 
 INT32 = np.dtype("int32")
 
@@ -225,10 +226,7 @@ def _searched(
     count, dtype = op.nodes, given.dtype
     zero, one, least = (jnp.asarray(f(dtype)) for f in (semiring.zero, semiring.one, lowest))
 
-    def place(node: jax.Array) -> jax.Array:
-        return jnp.where((node >= 0) & (node < count), node, count)
-
-    start, heads, tails = map(place, (source, receivers, senders))
+    start, heads, tails = (inside(x, count, count) for x in (source, receivers, senders))
     heads, senders = jnp.where(tails < count, heads, count), jnp.minimum(tails, count - 1)
     wrong, weights = given != given, jnp.where(given != given, zero, given)
     number, most = jnp.arange(len(heads), dtype=INT32), np.int32(2**31 - 1)
@@ -265,7 +263,7 @@ def _searched(
     last, *_ = lax.while_loop(lambda s: s[3], ring, state)
 
     if targets.shape[0] != 0:
-        places = place(targets)
+        places = inside(targets, count, count)
         farthest = jnp.max(values.at[places].get(mode="fill", fill_value=lowest(dtype).item()))
         is_odd = wrong | ((given < 0) & (semiring == min_plus))
         is_far = jnp.any(places < count) & (farthest != zero) & ~jnp.any(is_odd)

@@ -18,14 +18,14 @@ from tenferro_jax.errors import (
     require_kind,
 )
 from tenferro_jax.extension import apply
-from tenferro_jax.shapes import as_array, require_integers
+from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey, as_selective, highest, lowest
 from ..algebra.shipped import max_plus, min_max, min_plus, or_and
 from ..network.tropical_plan import require_size
 from ..step.einsum_op import one_dtype
 from .path_op import PathSearch
-from .segments import Segments, best_of, inside
+from .segments import Segments, best_of, nodes_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class EdgeGraph:
     def __post_init__(self) -> None:
         n = require_size("EdgeGraph, n", self.n)
         senders, receivers = ends = [
-            _nodes(getattr(self, name), n, f"EdgeGraph, {name}")
+            nodes_of(getattr(self, name), n, f"EdgeGraph, {name}")
             for name in ("senders", "receivers")
         ]
         if senders.shape != receivers.shape or senders.ndim != 1:
@@ -128,7 +128,7 @@ class EdgeGraph:
         n, weights = matrix.shape[0], matrix.data
         if is_of_scipy:
             return cls(matrix.row, matrix.col, n), jnp.asarray(weights)
-        ends = np.asarray(_nodes(matrix.indices, 2**31 - 2, where))
+        ends = np.asarray(nodes_of(matrix.indices, 2**31 - 2, where))
         if hasattr(matrix, "indptr"):
             counts = np.diff(np.asarray(matrix.indptr))
             ends = np.stack([np.repeat(np.arange(n), counts), ends[: counts.sum()]], 1)
@@ -153,27 +153,6 @@ jax.tree_util.register_pytree_with_keys(
     lambda graph: ([(jax.tree_util.GetAttrKey(x), getattr(graph, x)) for x in _PARTS], graph.n),
     _of_parts,
 )
-
-
-def _nodes(given: ArrayLike, count: int, where: str) -> Any:
-    """Numbers of nodes, as int32; a NumPy array unless they are traced."""
-    array = as_array(given, where)
-    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given)):
-        array = array if isinstance(given, jax.Array) else np.asarray(given)  # also inside jit
-    if np.size(array) == 0:
-        array = np.zeros(np.shape(array), np.int32)
-    require_integers(where, array)
-    if isinstance(array, jax.core.Tracer):
-        return inside(array, count, -1)
-    known = np.asarray(array)
-    wrong = np.flatnonzero((known < 0) | (known >= count))
-    if len(wrong):
-        raise InvalidConfig(
-            where=where,
-            given=f"{known.reshape(-1)[wrong[0]]} at place {wrong[0]}",
-            needed=f"nodes from 0 to {count - 1}",
-        )
-    return array.astype(np.int32)
 
 
 @jax.tree_util.register_dataclass
@@ -244,7 +223,7 @@ class ShortestPaths:
                 needed=f"{last.ndim - 1} indices, of one source",
             )
         tree, senders = (np.asarray(x)[index[: x.ndim - 1]] for x in (last, self.senders))
-        node, found = int(_nodes(target, len(tree), f"{where}, target")), []
+        node, found = int(nodes_of(target, len(tree), f"{where}, target")), []
         while tree[node] >= 0:
             found.append(tree[node])
             node = senders[tree[node]]
@@ -355,8 +334,8 @@ def shortest_paths(
             needed=f"{jnp.shape(graph.senders)}, a weight for each edge",
             fix="For many weights use jax.vmap.",
         )
-    start = jnp.asarray(_nodes(sources, graph.n, f"{where}, sources"))
-    goals = _nodes(np.zeros(0) if targets is None else targets, graph.n, f"{where}, targets")
+    start = jnp.asarray(nodes_of(sources, graph.n, f"{where}, sources"))
+    goals = nodes_of(np.zeros(0) if targets is None else targets, graph.n, f"{where}, targets")
     if np.ndim(goals) != 1:
         raise ShapeError(
             where=f"{where}, targets", given=f"shape {np.shape(goals)}", needed="(K,), or None"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import ShapeError
+from tenferro_jax.errors import InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array, require_integers
 
 from ..algebra.semiring import SelectiveSemiring
@@ -108,3 +108,24 @@ def inside(numbers: jax.Array, count: int, other: int) -> jax.Array:
     """Numbers from 0 to count - 1 as int32, and `other` in place of the rest."""
     wide = numbers if numbers.dtype.itemsize > 2 else numbers.astype(jnp.int32)
     return jnp.where((wide >= 0) & (wide < count), wide, other).astype(jnp.int32)
+
+
+def nodes_of(given: ArrayLike, count: int, where: str) -> Any:
+    """Numbers of nodes, as int32; a NumPy array unless they are traced."""
+    array = as_array(given, where)
+    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given)):
+        array = array if isinstance(given, jax.Array) else np.asarray(given)  # also inside jit
+    if np.size(array) == 0:
+        array = np.zeros(np.shape(array), np.int32)
+    require_integers(where, array)
+    if isinstance(array, jax.core.Tracer):
+        return inside(array, count, -1)
+    known = np.asarray(array)
+    wrong = np.flatnonzero((known < 0) | (known >= count))
+    if len(wrong):
+        raise InvalidConfig(
+            where=where,
+            given=f"{known.reshape(-1)[wrong[0]]} at place {wrong[0]}",
+            needed=f"nodes from 0 to {count - 1}",
+        )
+    return array.astype(np.int32)

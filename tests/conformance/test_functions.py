@@ -485,8 +485,7 @@ def test_numpy_data_that_a_function_closes_over(construct, kind, dtype, x64):
         f = KINDS[kind](CONSTRUCTS[construct](w))
         passes(f, DATA)
         assert float(jax.jit(f)(DATA)) == want
-        again = jax.jit(CONSTRUCTS[construct](w))(DATA)  # another function of the same data
-        assert float(again) == want
+        assert float(jax.jit(CONSTRUCTS[construct](w))(DATA)) == want  # another of the same data
         assert jax.config.read("jax_enable_x64") or not x64
 
 

@@ -63,11 +63,16 @@ test_refusals = refusals(
     ),
     *(
         (
-            InvalidConfig,
-            r"walk, target: given.*an integer scalar from 0 to 2",
+            error,
+            needed,
             lambda node=node: closure(graph(np.random.default_rng(0), 3)).walk(0, node),
         )
-        for node in (-1, 3, 1.0, [0, 1])
+        for node, error, needed in (
+            (-1, InvalidConfig, "walk, target: given -1.*nodes from 0 to 2"),
+            (3, InvalidConfig, "walk, target: given 3.*nodes from 0 to 2"),
+            (1.0, DTypeError, "walk, target: given float.*integers"),
+            ([0, 1], ShapeError, r"walk: .*target of shape \(2,\).*jax.vmap"),
+        )
     ),
     (InvalidConfig, "walk, source", lambda: closure(np.zeros((0, 0))).walk(0, 0)),
 )
