@@ -25,7 +25,7 @@ from ..network.tropical_plan import require_numbers, require_shape, require_size
 from ..step.einsum_op import one_dtype
 from .chain_op import ChainSamples, ChainScore
 from .chain_paths import along
-from .chain_recurrence import each_column, each_state, length_of, relative
+from .chain_recurrence import each_column, each_state, relative
 
 _ALL = LogSumExp()
 
@@ -454,7 +454,7 @@ def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnums=0)
 def _entropy(op: ChainScore, *arrays: jax.Array) -> jax.Array:
     """The score less its expectation, both without what all states of a time share."""
-    emission, _ = relative(op, arrays[2], length_of(op, arrays[2], arrays[3:]))
+    emission, _ = relative(arrays[2])
     score, *uses = apply(op, *arrays[:2], emission, *arrays[3:])
     pairs = zip(uses, (*arrays[:2], emission), strict=False)
     entropy = score - sum(jnp.sum(use * jnp.where(use > 0, x, 0)) for use, x in pairs)

@@ -51,7 +51,7 @@ class ChainOp(ExtensionOp):
     band: int
     has_length: bool
     has_columns: bool
-    k = 0  # only a score has lists
+    k, curved = 0, False  # only a score has lists and derivatives
 
     def __post_init__(self) -> None:
         if type(self.band) is not int or self.band < 0:
@@ -128,13 +128,19 @@ class ChainOp(ExtensionOp):
             ]
         ]
 
-    def without_columns(self, inputs: Sequence[jax.Array]) -> list[jax.Array]:
-        """The inputs with an emission (T, S)."""
-        if not self.has_columns:
-            return [*inputs]
+    def of_states(self, inputs: Sequence[jax.Array]) -> list[jax.Array]:
+        """The inputs with an emission (T, S), replaced where it does not count: NaN would get into
+        derivatives; and with the length 0 for one that is out of range.
+        """
         initial, transition, emission, *others = inputs
-        columns = others.pop(self.has_length)
-        return [initial, transition, each_state(emission, columns), *others]
+        if self.has_columns:
+            emission = each_state(emission, others.pop(self.has_length))
+        if self.has_length:
+            others[0] = jnp.where(others[0] <= emission.shape[0], others[0], 0)
+            live = jnp.arange(emission.shape[0], dtype=jnp.int32) < others[0]
+            one = jnp.asarray(self.algebra.one(emission.dtype))
+            emission = jnp.where(live[:, None], emission, one)
+        return [initial, transition, emission, *others]
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain", version=1)
@@ -211,7 +217,7 @@ class ChainScore(OfSemiring, ChainOp):
         """The outputs by scans over times."""
         if isinstance(self.algebra, LogSumExp):
             return sums(self, *inputs)
-        arrays = self.without_columns(inputs)
+        arrays = self.of_states(inputs)
         return listed(self, *arrays) if self.k else best(self, *arrays)[: self.output_count]
 
     def differentiable_form(self) -> ExtensionOp:
@@ -272,7 +278,7 @@ class ChainSamples(ChainOp):
         return [TensorMeta(np.dtype("int32"), inputs[-1].shape)]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        return [drawn(self, *self.without_columns(inputs))]
+        return [drawn(self, *self.of_states(inputs))]
 
 
 # --- the native CPU kernel ------------------------------------------------------------------------

@@ -230,7 +230,7 @@ def listed(
 @functools.partial(jax.jit, static_argnums=0)
 def along(op: Op, states: jax.Array, *inputs: jax.Array) -> jax.Array:
     """The product of the entries that each sequence of states uses; states of -1 use none."""
-    initial, transition, emission, *_ = op.without_columns(inputs)
+    initial, transition, emission, *_ = op.of_states(inputs)
     one, count = jnp.asarray(op.algebra.one(emission.dtype)), emission.shape[0]
     before, after = states[..., :-1], states[..., 1:]
     time = lax.broadcasted_iota(jnp.int32, states.shape, states.ndim - 1)

@@ -77,19 +77,20 @@ def _arriving(op: Op, message: jax.Array, matrix: jax.Array) -> jax.Array:
     return jnp.where(row + column >= op.band - 1, op.algebra.times(known, matrix), worst)
 
 
-def finite_max(x: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.Array:
-    """The maximum where that is finite, else 0."""
-    greatest = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
+def finite_max(
+    x: jax.Array, axis: int | tuple[int, ...] | None = None, still: bool = True
+) -> jax.Array:
+    """The maximum where that is finite, else 0; a constant for derivatives if it is still."""
+    greatest = jnp.max(lax.stop_gradient(x) if still else x, axis, keepdims=True)
     return jnp.where(abs(greatest) < jnp.inf, greatest, 0)
 
 
-def relative(op: Op, emission: jax.Array, length: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+def relative(emission: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The emission less the greatest of each time, and the sum of those: a large number that the
     scores of a time share would cost their digits.
     """
-    tops = finite_max(emission, 1)[:, 0]
-    live = jnp.arange(tops.shape[0], dtype=jnp.int32) < length
-    return emission - tops[:, None], jnp.sum(replaced(op, live, tops, 0))
+    tops = finite_max(emission, 1)
+    return emission - tops, jnp.sum(tops)
 
 
 def _log_sum_exp(x: jax.Array) -> jax.Array:
@@ -107,9 +108,9 @@ def in_blocks(
     transition: jax.Array,
     emission: jax.Array,
 ) -> tuple[jax.Array, State, jax.Array]:
-    """`lax.scan` of a step over the times from 1 on. Where scores are sums, the best one is taken
-    from all before each block of times, if they are more than one: in float32 they would lose their
-    digits.
+    """`lax.scan` of a step over the times from 1 on. Where scores are sums, and the times more than
+    one block, the best one is taken from all of a time, and before each block from all messages: in
+    float32 they would lose their digits.
 
     Args:
       op: whose algebra says what is best.
@@ -135,22 +136,22 @@ def in_blocks(
         or count <= BLOCK
     ):
         return *lax.scan(step, first, given), jnp.asarray(op.algebra.one(first.dtype))
-    blocks = count // BLOCK + 1
+    blocks, sign = count // BLOCK + 1, -1 if op.algebra.reduction == "min" else 1
+    tops = sign * finite_max(sign * emission[1:], 1)
 
     def block(message: jax.Array, given: State) -> tuple[jax.Array, State]:
-        best = op.algebra.best(message.reshape(-1), 0)
-        best = jnp.where(abs(best) < jnp.inf, best, 0)
+        best = sign * finite_max(sign * message)
         message, kept = lax.scan(step, message - best, given)
         return message, (kept, best)
 
     # Times that fill no block come first, in a loop of their own: to replace what lies behind the
     # last time takes a fifth of XLA CPU's time.
-    before = count % blocks
+    before, given = count % blocks, (*given[:2], given[2] - tops)
     message, some = lax.scan(step, first, jax.tree.map(lambda x: x[:before], given))
     cut = jax.tree.map(lambda x: x[before:].reshape(blocks, -1, *x.shape[1:]), given)
     last, (kept, taken) = lax.scan(block, message, cut)
     kept = jax.tree.map(lambda x, y: jnp.append(x, y.reshape(-1, *x.shape[1:]), 0), some, kept)
-    return last, kept, jnp.sum(taken)
+    return last, kept, jnp.sum(taken) + jnp.sum(tops)
 
 
 def messages_of(
@@ -168,13 +169,13 @@ def messages_of(
     algebra, length = op.algebra, length_of(op, emission, others)
     is_log = isinstance(algebra, LogSumExp)
     zero, one = (jnp.asarray(f(emission.dtype)) for f in (algebra.zero, algebra.one))
-    emission, tops = relative(op, emission, length) if is_log else (emission, 0)
+    emission, tops = relative(emission) if is_log else (emission, 0)
 
     def step(message: jax.Array, given: State) -> tuple[jax.Array, Values]:
         t, own, seen = given
-        matrix = transition[0] if own is None else own
-        matrix, seen = (replaced(op, t < length, x, one) for x in (matrix, seen))
-        shift = [finite_max(message)[0]] if is_log else []
+        matrix = replaced(op, t < length, transition[0] if own is None else own, one)
+        # Of derivatives that are differentiated the tangents too would add up from time to time.
+        shift = [finite_max(message, still=not op.curved)[0]] if is_log else []
         candidates = _arriving(op, message, matrix)
         if winners:
             arrived, found = (
@@ -201,7 +202,7 @@ def messages_of(
         if is_log
         else algebra.times(algebra.best(last, 0), taken)
     )
-    return jnp.where((length >= 1) & (length <= emission.shape[0]), score, zero), kept, last
+    return jnp.where(length >= 1, score, zero), kept, last
 
 
 def details(
@@ -292,23 +293,22 @@ def sums(
 def _exact(op: Op, *inputs: jax.Array) -> State:
     """True and the sums of logarithms."""
     form = details if op.detailed else messages_of
-    return jnp.bool(True), _wanted(op, form(op, *op.without_columns(inputs)))
+    return jnp.bool(True), _wanted(op, form(op, *op.of_states(inputs)))
 
 
 def _scaled(
     op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> tuple[jax.Array, Values]:
     """The sums of numbers; before them whether floors have no part in them."""
-    initial, moves, seen, *others = op.without_columns((initial, moves, seen, *others))
+    initial, moves, seen, *others = op.of_states((initial, moves, seen, *others))
     kind, length, (count, states) = jnp.finfo(seen.dtype), length_of(op, seen, others), seen.shape
     # A number and a move at their floors have a product that is normal, so that 0 means that a
     # state is not reached; 2**28 are left for sums, and what lies ahead of a floor is not infinite.
     floor, high = 2.0 ** (kind.minexp // 2), 2.0 ** (kind.maxexp - 28)
-    seen, tops = relative(op, seen, length)
-    start, outside = initial + seen[0], (length < 1) | (length > count)
+    seen, tops = relative(seen)
+    start, outside = initial + seen[0], length < 1
     live = 1 + jnp.arange(count - 1, dtype=jnp.int32) < length
-    seen = replaced(op, live[:, None], seen[1:], 0)
-    least = float(kind.tiny)
+    seen, least = seen[1:], float(kind.tiny)
     begin, weights = (
         jnp.where(x == -jnp.inf, 0, jnp.maximum(jnp.exp(x), least))
         for x in (start - finite_max(start), seen)
@@ -434,7 +434,8 @@ def _in_band(
     row, column = (lax.broadcasted_iota(jnp.int32, moves.shape, axis) for axis in (1, 2))
     moves = jnp.where(row <= column, moves, -jnp.inf)
     live, (start, top) = times < length, (finite_max(initial), finite_max(moves, (1, 2)))
-    initial, moves, (seen, added) = initial - start, moves - top, relative(op, emission, length)
+    seen, added = relative(replaced(op, live[:, None], emission, 0))
+    initial, moves = initial - start, moves - top
     added += start[0] + jnp.sum(
         replaced(op, live[1:], jnp.broadcast_to(top[:, 0, 0], count - 1), 0)
     )
@@ -460,7 +461,6 @@ def _in_band(
     total = jnp.sum(last[0] * _power(last[1] - most))
     score = jnp.log(total) + most.astype(total.dtype) * math.log(2)
     # Either no number was so small that it became 0, or none that did counts beside the sum.
-    seen = replaced(op, live[:, None], seen, 0)
     sizes = [jnp.max(jnp.where(x == -jnp.inf, 0, abs(x))) for x in (initial, moves, seen)]
     size = sizes[0] + (sizes[1] + sizes[2] + 4) * jnp.sum(live.astype(seen.dtype))
     outside = (length < 1) | (length > count)
