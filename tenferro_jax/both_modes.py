@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Sequence
+from numbers import Number
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -114,13 +115,15 @@ def _in_both(f: Callable[..., Result], opaque: str) -> Callable[..., Result]:
 
         def of_traced(*xs: jax.Array) -> Sequence[jax.Array]:
             args, kwargs = jax.tree.unflatten(tree, replaced(leaves, list(traced), xs))
-            outs, form = jax.tree.flatten(f(*args, **kwargs))
-            made.append(form)
-            return outs
+            found, form = jax.tree.flatten(f(*args, **kwargs))
+            # What is no array, as a text beside a loss, is handed back as it is.
+            kept = [() if isinstance(x, Number) or hasattr(x, "dtype") else (x,) for x in found]
+            made.append((form, kept))
+            return [x for x, other in zip(found, kept, strict=True) if not other]
 
         jaxpr = jax_seam.jaxpr_of(of_traced, list(traced.values()))
-        outs = _arrays(_run(jaxpr, list(traced.values()), opaque))
-        return jax.tree.unflatten(made[0], outs)
+        outs, (form, kept) = iter(_arrays(_run(jaxpr, [*traced.values()], opaque))), made[0]
+        return jax.tree.unflatten(form, [x[0] if x else next(outs) for x in kept])
 
     return run
 
@@ -179,7 +182,7 @@ def _moving(tangents: Sequence[Tangent]) -> list[int]:
         for i, t in enumerate(tangents)
         if jax_seam.none_if_zero(t) is not None
         and not isinstance(t, SymbolicZero)
-        and t.dtype != jax.dtypes.float0
+        and getattr(t, "dtype", None) != jax.dtypes.float0  # jax.jvp hands on Python numbers
     ]
 
 
@@ -214,8 +217,8 @@ class _Call:
 
     def jvp(self, primals: Arrays, tangents: Sequence[Tangent]) -> tuple[Arrays, list[Any]]:
         """The results of `fwd`, and their tangents."""
-        places = _moving(tangents)
-        moving = [tangents[i] for i in places]
+        places, primals = _moving(tangents), _arrays(primals)
+        moving = [jnp.asarray(tangents[i], primals[i].dtype) for i in places]
         if not moving:
             outs = _call.bind(*primals, call=self)
             return outs, list(map(jax_seam.zero_tangent, outs))
@@ -333,7 +336,8 @@ def _call_batch(axis: Axis, args: Arrays, dims: Sequence[int | None], *, call: _
 
 def _tangent_jvp(primals: Arrays, tangents: Sequence[Tangent], *, rule: _Rule) -> Any:
     """By tangents it is linear; by residuals the transpose of `bwd` is differentiated."""
-    outs, parts = _tangent.bind(*primals, rule=rule), []
+    primals, parts = _arrays(primals), []
+    outs = _tangent.bind(*primals, rule=rule)
     by_residuals = [i for i in _moving(tangents) if i < rule.count]
     if by_residuals:
         at, given = ([values[i] for i in by_residuals] for values in (primals, tangents))

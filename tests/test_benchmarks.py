@@ -49,8 +49,7 @@ def test_questions(capsys):
 def test_sparse_paths(capsys, monkeypatch):
     for name, edges in (("small", sparse_paths.grid(4)), ("large", sparse_paths.streets(101))):
         monkeypatch.setitem(sparse_paths.GRAPHS, name, lambda edges=edges: edges)
-    rows = sparse_paths.main(["small", "large"], seconds=1e-3)
-    assert [row.nodes for row in rows] == [16, 10_201]
+    assert [x.nodes for x in sparse_paths.main(["small", "large"], seconds=1e-3)] == [16, 10_201]
     assert "all pairs of 16" in capsys.readouterr().out
 
 
@@ -239,5 +238,4 @@ def test_slices(capsys):
 
 @pytest.mark.slow
 def test_chains_of_matrices():
-    rows = network_peers.chains((4,), repeats=1)
-    assert [row.count("one by one") for row in rows] == [1] * 5
+    assert [x.count("one by one") for x in network_peers.chains((4,), repeats=1)] == [1] * 5

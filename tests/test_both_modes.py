@@ -130,8 +130,15 @@ def test_trees_integers_and_what_is_no_array():
     found = jax.jvp(lambda d, n: g(d, n, k=2.0), (d, n), (d, zeros))
     wanted = jax.jvp(plain, (d, n), (d, zeros))
     np.testing.assert_allclose(found[1]["a"], wanted[1]["a"], rtol=1e-6)
-    assert found[0]["n"].tolist() == [1, 2, 3]
-    assert found[1]["n"].dtype == jax.dtypes.float0
+    assert (found[0]["n"].tolist(), found[1]["n"].dtype) == ([1, 2, 3], jax.dtypes.float0)
+    assert jax.grad(both_modes(lambda x: (sine(x), "text")), has_aux=True)(0.0) == (1, "text")
+    for f in (sine, by_rule(sine, product)):  # JAX hands Python numbers on to their rules
+        once = lambda x, f=f: jax.jvp(both_modes(f), (x,), (1.0,))[1]
+        np.testing.assert_allclose(
+            [once(0.3), jax.jit(once)(0.3), *jax.jvp(once, (0.3,), (1.0,))],
+            [np.cos(0.3)] * 3 + [-np.sin(0.3)],
+            rtol=1e-6,
+        )
 
 
 def test_symbolic_zeros_reach_the_rules():

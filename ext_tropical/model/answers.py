@@ -160,11 +160,9 @@ def shares(net: Factors, active: Sequence[int], temperature: float) -> Sequence[
 
 V = TypeVar("V")
 
-MOST = 1_000_000
-"""The most assignments within a gap that are looked at one by one."""
+MOST = 1_000_000  # assignments within a gap that are looked at one by one
 
-MOST_BITS = 1 << 27
-"""The most bits of an integer that holds the numbers for all sums."""
+MOST_BITS = 1 << 27  # of an integer that holds the numbers for all sums
 
 
 def counted(net: Factors, within: float | None, best: Callable[[int], jax.Array]) -> int:

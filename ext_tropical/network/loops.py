@@ -26,13 +26,11 @@ from ..step.einsum_op import widened, work_dtype
 from . import plan_rows
 from .plan_rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
 
+# Candidates of a step above which it runs alone, where the caller can run it: XLA's own kernels of
+# one step are faster than the loop from there on.
 WORTH_A_STEP = 1 << 18
-"""Candidates of a step above which it runs alone, where the caller can run it: XLA's own kernels
-of one step are faster than the loop from there on.
-"""
 
-CUT_TOGETHER = 1 << 10
-"""The most entries of a table that is cut out together with others."""
+CUT_TOGETHER = 1 << 10  # entries at most of a table that is cut out together with others
 
 Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array]]
 Found = tuple[jax.Array, ...]
@@ -455,7 +453,7 @@ def _weighted(
         found = _sums(lanes, buffer, at, dtype)
         top, factor = weigh(lanes, at, tops, arrays[0])
         share = jnp.where(lanes.plain, 1, jnp.exp((found - top) / temperature))
-        counts = exists & (lanes.plain | (found != -jnp.inf))
+        counts = exists & (found != -jnp.inf)
         return (jnp.where(counts & (share != 0), factor * share, 0),)  # whatever the factor is
 
     def cells(lanes: Lanes, found: Found) -> Found:

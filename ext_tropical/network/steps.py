@@ -252,7 +252,10 @@ def run_step(
         return value
 
     def multiplied(x: jax.Array, y: jax.Array) -> jax.Array:
-        return mode.semiring.times(widened(x), widened(y)).astype(x.dtype)
+        found = mode.semiring.times(widened(x), widened(y)).astype(x.dtype)
+        if isinstance(mode.semiring, LogSumExp):  # whose derivatives are 0 at -inf
+            found = jnp.where(found == -jnp.inf, -jnp.inf, found)
+        return found
 
     return interpreter.run_step(inputs, terms, result, contracted, multiplied), found
 

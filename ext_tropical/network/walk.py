@@ -233,7 +233,8 @@ class NetworkEntries(Question):
             raise InvalidConfig(
                 where=self.family_id,
                 given=f"terms {self.terms!r}, output {self.output!r}, sizes {self.sizes!r}",
-                needed="one positive size for each label, and no label twice in the output",
+                needed="for each label one size, a positive number and not a symbolic one; and no "
+                "label twice in the output",
             )
 
     @property

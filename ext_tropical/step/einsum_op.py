@@ -288,8 +288,7 @@ def _not_served(
     return "one reduction does it" if is_reduced(*op.layout.extents(sizes)) else ""
 
 
-NATIVE_CANDIDATES = 1 << 10
-"""Up to this number of candidates XLA's one reduction is faster than a call of the library."""
+NATIVE_CANDIDATES = 1 << 10  # up to so many XLA's one reduction is faster than the library
 
 
 def _is_reduced(batch: int, contracted: int, rows: int, columns: int) -> bool:

@@ -62,7 +62,7 @@ class ChainMarginals:
       states: (..., T, S), the probability of each state at each time; 0 behind the length. With
         columns (..., T, C), of all states of each column.
       transitions: (..., R, S, S), banded (..., R, K, S): how often each transition is expected; R
-        is 1 if all steps have the same transition or T is 1, else T - 1.
+        is 1 if all steps have the same transition, else T - 1.
       log_partition: (...), the score of all sequences.
     """
 
@@ -203,6 +203,7 @@ class Chain:
         op, arrays = _checked(self, where, _ALL)
         run = functools.partial(apply, dataclasses.replace(op, detailed=True))
         score, _, moves, states = mapped(where, run, arrays, *op.ranks)
+        moves = moves[..., : (*np.shape(self.transition)[-3:-2], 1)[0], :, :]  # none of one time
         if self.columns is not None and not op.has_columns:
             given = [states, jnp.asarray(self.columns), jnp.asarray(self.emission)]
             states = mapped(where, each_column, given, 2, 1, 2)

@@ -205,7 +205,10 @@ class ChainScore(OfSemiring, ChainOp):
         if are_numbers(inputs):
             return self.in_steps(*inputs)
         # With a row behind the length, because JAX has no scan of T - 1 steps for a symbolic T.
-        moves, seen = (x if x.shape[0] == 1 else jnp.append(x, x[:1], 0) for x in inputs[1:3])
+        moves, seen = (
+            x if x.shape[0] == 1 else jnp.pad(x, [(0, 1), *[(0, 0)] * (x.ndim - 1)])
+            for x in inputs[1:3]
+        )
         whole = jnp.asarray(inputs[2].shape[0]).astype(jnp.int32)
         length = jnp.where(inputs[3] > whole, 0, inputs[3]) if self.has_length else whole
         op = dataclasses.replace(self, has_length=True)
@@ -241,7 +244,9 @@ class ChainScore(OfSemiring, ChainOp):
         score = functools.reduce(jnp.add, (jnp.sum(x * t) for x, t in those if t is not None))
         if not self.curved:
             return score, *[None] * len(self.moving)
-        return score, *tangent_of(lambda *xs: tuple(self.in_steps(*xs)[1:]), primals, moved)
+        return score, *tangent_of(
+            lambda *xs: tuple(self.lower_to_standard_ops(*xs) or ())[1:], primals, moved
+        )
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_by_emission", version=1)

@@ -235,7 +235,10 @@ def along(op: Op, states: jax.Array, *inputs: jax.Array) -> jax.Array:
     before, after = states[..., :-1], states[..., 1:]
     time = lax.broadcasted_iota(jnp.int32, states.shape, states.ndim - 1)
     row = 0 if transition.shape[0] == 1 else time[..., :-1]
-    moves = transition[row, after - before if op.band else before, after]
+    more = int(not isinstance(count, int))  # JAX takes no row of T - 1 for a symbolic T
+    moves = jnp.pad(transition, [(0, more), (0, 0), (0, 0)])[
+        row, after - before if op.band else before, after
+    ]
     seen = emission[time, states]
 
     def used(x: jax.Array, some: jax.Array) -> jax.Array:

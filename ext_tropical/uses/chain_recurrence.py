@@ -266,7 +266,7 @@ def sums(
         found = sums(op, *(x.astype(jnp.float32) for x in (initial, moves, seen)), *others)
         return tuple(x.astype(seen.dtype) for x in found)
 
-    if moves.shape[0] > 1:
+    if moves.shape[0] != 1:
         live = 1 + jnp.arange(moves.shape[0], dtype=jnp.int32) < length_of(op, seen, others)
         moves = replaced(op, live[:, None, None], moves, 0)
 

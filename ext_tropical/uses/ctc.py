@@ -97,7 +97,9 @@ def _checked(
         )
     if type(blank) is not int or not 0 <= blank < scores.shape[-1]:
         raise InvalidConfig(
-            where="ctc_chain, blank", given=repr(blank), needed=f"0 to {scores.shape[-1] - 1}"
+            where="ctc_chain, blank",
+            given=repr(blank),
+            needed=f"an int from 0 to {scores.shape[-1] - 1}",
         )
     require_numbers("ctc_chain", (*scores.shape[-1:], *text.shape[-1:]), "V and L that are numbers")
     frames = narrow(scores.shape[-2] if logit_lengths is None else logit_lengths)

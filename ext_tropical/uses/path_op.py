@@ -229,7 +229,7 @@ def _searched(
     start, heads, tails = (inside(x, count, count) for x in (source, receivers, senders))
     heads, senders = jnp.where(tails < count, heads, count), jnp.minimum(tails, count - 1)
     wrong, weights = given != given, jnp.where(given != given, zero, given)
-    number, most = jnp.arange(len(heads), dtype=INT32), np.int32(2**31 - 1)
+    number, most = jnp.arange(heads.shape[0], dtype=INT32), np.int32(2**31 - 1)
 
     def into(x: jax.Array, none: jax.typing.ArrayLike) -> jax.Array:
         """The least entry of the edges into each node."""
@@ -320,7 +320,7 @@ def _onto(senders: jax.Array, last: jax.Array, x: jax.Array) -> jax.Array:
     _, begin = _doubled(lambda held, _: held, (), before)
 
     def step(sums: jax.Array, before: jax.Array) -> jax.Array:
-        return sums.at[jnp.where(before == node, len(node), before)].add(sums, mode="drop")
+        return sums.at[jnp.where(before == node, node.shape[0], before)].add(sums, mode="drop")
 
     sums, _ = _doubled(step, jnp.where(last[begin] < 0, x, 0), before)
     edges = jnp.where(last >= 0, last, senders.shape[0])

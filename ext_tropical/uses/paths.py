@@ -216,11 +216,11 @@ class ShortestPaths:
         """
         where, last = "ShortestPaths.edges", self.last_edges
         index = at if isinstance(at, tuple) else (at,)
-        if len(index) != last.ndim - 1:
+        if len(index) != last.ndim - 1 or not all(-n <= i < n for i, n in zip(index, last.shape)):
             raise InvalidConfig(
                 where=f"{where}, at",
                 given=repr(at),
-                needed=f"{last.ndim - 1} indices, of one source",
+                needed=f"an index of one of the sources {last.shape[:-1]}",
             )
         tree, senders = (np.asarray(x)[index[: x.ndim - 1]] for x in (last, self.senders))
         node, found = int(nodes_of(target, len(tree), f"{where}, target")), []

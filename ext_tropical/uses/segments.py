@@ -96,7 +96,7 @@ def best_of(
     cells = jnp.full(count, semiring.identity(values.dtype), values.dtype).at[places]
     best = (cells.max if semiring.reduction == "max" else cells.min)(known, mode="drop")
     # NaN is looked for apart, because not every platform's scatter keeps it.
-    number = jnp.arange(len(values), dtype=np.int32)
+    number = jnp.arange(values.shape[0], dtype=np.int32)
     wins = jnp.where(known == jnp.append(best, zero)[places], number, most)
     rank = jnp.where(known != known, number - most, wins)  # before all others
     first = jnp.full(count, most).at[places].min(rank, mode="drop")

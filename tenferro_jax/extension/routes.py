@@ -93,7 +93,7 @@ def choose_route(
     if op.has_own("eager_execute") and not site.exporting and RouteKind.HOST in selected:
         return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
     if lowering_declined:
-        passed_over += "; its lowering returned None for these inputs"
+        passed_over += f"; its lowering returned None for {', '.join(map(str, metas))}"
     elsewhere = sorted(
         known.platform
         for known in carrier.runtimes

@@ -34,8 +34,8 @@ class RowsRule(ExtensionAdRule):
         return apply(op, tangents[0], primals[1])
 
     def transpose_rule(self, op, cotangents, inputs):
-        shape = inputs[0].shape
-        return (jnp.zeros(shape, cotangents[0].dtype).at[inputs[1]].add(cotangents[0]), None)
+        zeros = jnp.zeros(inputs[0].shape, cotangents[0].dtype)
+        return zeros.at[inputs[1]].add(cotangents[0]), None
 
 
 # z**2 and |z|**2: the second is real, and linear over the reals alone.

@@ -384,8 +384,7 @@ FIRST = P("d")
 
 
 def placed_on(kind, arrays, spec=FIRST):
-    on = mesh((8,), kind)
-    return [jax.device_put(x, jax.NamedSharding(on, spec)) for x in arrays]
+    return [jax.device_put(x, jax.NamedSharding(mesh((8,), kind), spec)) for x in arrays]
 
 
 @pytest.mark.few(9)

@@ -481,6 +481,11 @@ def test_segments(dtype):
                 assert winner[k] == (hits[np.isnan(data[hits])][:1].tolist() or hits.tolist())[0]
     slope = jax.grad(lambda x: segment_max(x, np.array([0, 0, 1, 1]), 3).value[:2].sum())
     np.testing.assert_array_equal(slope(np.array([2.0, 2.0, 1.0, 3.0])), [1, 0, 0, 1])
+    given = np.array([2.0, 1.0, 0.0]), np.array([0, 0, 1])
+    program = jax.export.export(jax.jit(lambda x, ids: segment_min(x, ids, 2).winner))(
+        *jax.export.symbolic_args_specs(given, ["e", "e"])
+    )
+    assert program.call(*given).tolist() == [1, 2]
     assert segment_min(np.zeros(0), np.zeros(0, int), 2).winner.tolist() == [-1, -1]
     assert segment_max([1.0, 2.0, 3.0], np.int8([0, 1, -1]), 300).winner[:3].tolist() == [0, 1, -1]
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
@@ -545,6 +550,7 @@ test_refusals = refusals(
         lambda: shortest_paths(scipy.sparse.csr_array((2, 2)), np.ones(2), 0),
     ),
     (InvalidConfig, "at: given", lambda: shortest_paths(TWO, np.ones(2), [0]).path(1)),
+    (InvalidConfig, r"sources \(1,\)", lambda: shortest_paths(TWO, np.ones(2), [0]).path(1, 1)),
     (InvalidConfig, "target: given 5", lambda: shortest_paths(TWO, np.ones(2), 0).path(5)),
     (InvalidConfig, "payload", lambda: PathSearch(max_plus, 3)),
     (InvalidConfig, "payload", lambda: PathSearch(min_plus, -1)),

@@ -1041,7 +1041,7 @@ void weigh_step(const Context& context, const Plan& plan, const Values<T>& value
   Gather<T> left(lhs, cells.left()), right(rhs, cells.right());
   T weights[kRun];
   const bool contracts = !step.contracted.empty();
-  if (!contracts) std::fill(weights, weights + kRun, T(1));
+  const auto* const value = static_cast<const T*>(values.at(number));
   Sums<T> own;
   if (contracts && !values.sums(s).data) own = sums_of<T>(context, step, lhs, rhs);
   const Sums<T>& sums = own.data ? own : values.sums(s);
@@ -1055,6 +1055,8 @@ void weigh_step(const Context& context, const Plan& plan, const Values<T>& value
           context.folds.weights(left.run(l, cell.count), right.run(r2, cell.count), cell.count, sums.references() + cell.first, 1, context.ask.temperature, weights);
           const T* const inverse = sums.inverses() + cell.first;
           for (int64_t j = 0; j < cell.count; ++j) weights[j] *= inverse[j];
+        } else {
+          for (int64_t j = 0; j < cell.count; ++j) weights[j] = value[cell.first + j] == -std::numeric_limits<T>::infinity() ? T(0) : T(1);
         }
         for (int64_t j = 0; j < cell.count; ++j)
           if (weights[j] != T(0)) each(cell.first + j, l + cells.left()[static_cast<size_t>(j)], r2 + cells.right()[static_cast<size_t>(j)], weights[j]);
