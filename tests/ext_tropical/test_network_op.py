@@ -242,15 +242,24 @@ def test_a_symbolic_batch_of_networks_is_exported(semiring):
         near(program.call(a), mapped(a))
 
 
-def test_shares_of_an_infinite_value_are_the_same_everywhere():
+@pytest.mark.parametrize(
+    ("equation", "y", "others", "want"),
+    [
+        ("a,ab,b->", [np.inf, 1, 0], (np.zeros((3, 2), "f"), np.zeros(2, "f")), [np.nan, 0, 0]),
+        *(
+            (f"a,{terms}->", [1, 2], [np.full((2,) * len(terms), -np.inf, "f")], [0, 0])
+            for terms in ("", "a", "b", "bc", "ab")
+        ),
+        ("a,b,c->", [1, 2], (np.zeros(2, "f"), np.full(2, -np.inf, "f")), [0, 0]),
+    ],
+)
+def test_shares_of_an_infinite_value_are_the_same_everywhere(equation, y, others, want):
     def value(y):
-        return tropical_einsum(
-            "a,ab,b->", y, jnp.zeros((3, 2), "f"), jnp.zeros(2, "f"), semiring=log_sum_exp()
-        )
+        return tropical_einsum(equation, y, *others, semiring=log_sum_exp())
 
-    y, f = jnp.array([jnp.inf, 1, 0], jnp.float32), jax.jit(jax.grad(value))
+    y, f = jnp.array(y, jnp.float32), jax.jit(jax.grad(value))
     for found in (f(y), jax.grad(value)(y), jax.export.export(f)(y).call(y)):
-        np.testing.assert_array_equal(found, [np.nan, 0, 0])
+        np.testing.assert_array_equal(found, want)
 
 
 @pytest.mark.parametrize("semiring", [max_plus, log_sum_exp(0.5)])
