@@ -213,7 +213,7 @@ def listed(
 
     first = semiring.times(initial, emission[0])[:, None]
     lists = jnp.append(first, jnp.full((len(initial), count - 1), zero), axis=1)
-    lists, before, taken = in_blocks(op, forward, lists, matrices, emission)
+    lists, before, taken = in_blocks(op, forward, lists, matrices, emission, length)
     values, states, ranks = _heads(count, semiring, lists, jnp.full((len(initial), 1), one))
 
     def back(state: State, winners: State) -> State:

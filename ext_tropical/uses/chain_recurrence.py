@@ -107,10 +107,11 @@ def in_blocks(
     first: jax.Array,
     transition: jax.Array,
     emission: jax.Array,
+    length: jax.Array | int,
 ) -> tuple[jax.Array, State, jax.Array]:
     """`lax.scan` of a step over the times from 1 on. Where scores are sums, and the times more than
-    one block, the best one is taken from all of a time, and before each block from all messages: in
-    float32 they would lose their digits.
+    one block, the best message is taken from all before each block, and the best emission of its
+    first time from all in it: in float32 they would lose their digits.
 
     Args:
       op: whose algebra says what is best.
@@ -119,16 +120,13 @@ def in_blocks(
       first: the message of time 0.
       transition: of the op.
       emission: of the op.
+      length: how many times count.
 
     Returns:
       The last message; what is kept, (T - 1, ...); the product of what was taken away.
     """
-    count = emission.shape[0] - 1
-    given = (
-        1 + jnp.arange(count, dtype=jnp.int32),
-        None if transition.shape[0] == 1 else transition,
-        emission[1:],
-    )
+    count, own = emission.shape[0] - 1, None if transition.shape[0] == 1 else transition
+    given = 1 + jnp.arange(count, dtype=jnp.int32), own, emission[1:]
     if (
         type(op.algebra) not in (MaxPlusSemiring, MinPlusSemiring)
         or not jnp.issubdtype(first.dtype, jnp.floating)
@@ -137,21 +135,21 @@ def in_blocks(
     ):
         return *lax.scan(step, first, given), jnp.asarray(op.algebra.one(first.dtype))
     blocks, sign = count // BLOCK + 1, -1 if op.algebra.reduction == "min" else 1
-    tops = sign * finite_max(sign * emission[1:], 1)
 
     def block(message: jax.Array, given: State) -> tuple[jax.Array, State]:
-        best = sign * finite_max(sign * message)
-        message, kept = lax.scan(step, message - best, given)
-        return message, (kept, best)
+        times, own, seen = given
+        best, usual = (sign * finite_max(sign * x) for x in (message, seen[0]))
+        message, kept = lax.scan(step, message - best, (times, own, seen - usual))
+        live = jnp.clip(length - times[0], 0, len(times))
+        return message, (kept, jnp.sum(best) + usual * live.astype(usual.dtype))
 
     # Times that fill no block come first, in a loop of their own: to replace what lies behind the
     # last time takes a fifth of XLA CPU's time.
-    before, given = count % blocks, (*given[:2], given[2] - tops)
-    message, some = lax.scan(step, first, jax.tree.map(lambda x: x[:before], given))
-    cut = jax.tree.map(lambda x: x[before:].reshape(blocks, -1, *x.shape[1:]), given)
+    message, some = lax.scan(step, first, jax.tree.map(lambda x: x[: count % blocks], given))
+    cut = jax.tree.map(lambda x: x[count % blocks :].reshape(blocks, -1, *x.shape[1:]), given)
     last, (kept, taken) = lax.scan(block, message, cut)
     kept = jax.tree.map(lambda x, y: jnp.append(x, y.reshape(-1, *x.shape[1:]), 0), some, kept)
-    return last, kept, jnp.sum(taken) + jnp.sum(tops)
+    return last, kept, jnp.sum(taken)
 
 
 def messages_of(
@@ -195,7 +193,7 @@ def messages_of(
     # Derivatives do not keep the candidates where they are many.
     many = not isinstance(initial.shape[0], int) or initial.shape[0] > 5
     body = jax.checkpoint(step, prevent_cse=False) if is_log and many else step
-    last, (kept, *shifts), taken = in_blocks(op, body, first, transition, emission)
+    last, (kept, *shifts), taken = in_blocks(op, body, first, transition, emission, length)
     kept = kept if winners else jnp.append(first[None], kept, 0)
     score = (
         _log_sum_exp(last) + jnp.sum(shifts[0]) + tops
