@@ -138,7 +138,7 @@ def in_blocks(
 
     def block(message: jax.Array, given: State) -> tuple[jax.Array, State]:
         times, own, seen = given
-        best, usual = (sign * finite_max(sign * x) for x in (message, seen[0]))
+        best, usual = (sign * finite_max(sign * x) for x in (message, seen[:1]))
         message, kept = lax.scan(step, message - best, (times, own, seen - usual))
         live = jnp.clip(length - times[0], 0, len(times))
         return message, (kept, jnp.sum(best) + usual * live.astype(usual.dtype))
