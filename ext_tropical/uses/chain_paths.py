@@ -21,10 +21,10 @@ from .chain_recurrence import (
     Values,
     extended,
     finite_max,
-    in_blocks,
     length_of,
     messages_of,
     ordered,
+    over_times,
     replaced,
 )
 
@@ -206,14 +206,12 @@ def listed(
         matrix = matrices[0] if own is None else own
         values, *before = _heads(count, semiring, lists, matrix, op.band)
         new = semiring.times(values.T, jnp.broadcast_to(seen[:, None], lists.shape))
-        if not isinstance(length, int):
-            pairs = zip((new, *before), (lists, *stay), strict=True)
-            new, *before = (jnp.where(t < length, x, y) for x, y in pairs)
+        new, *before = replaced(op, t < length, (new, *before), (lists, *stay))
         return new, tuple(before)
 
     first = semiring.times(initial, emission[0])[:, None]
     lists = jnp.append(first, jnp.full((len(initial), count - 1), zero), axis=1)
-    lists, before, taken = in_blocks(op, forward, lists, matrices, emission, length)
+    lists, before, taken = over_times(op, forward, lists, matrices, emission, length)
     values, states, ranks = _heads(count, semiring, lists, jnp.full((len(initial), 1), one))
 
     def back(state: State, winners: State) -> State:
@@ -222,7 +220,7 @@ def listed(
 
     _, earlier = lax.scan(back, (states[:, 0], ranks[:, 0]), tuple(x[::-1] for x in before))
     found = jnp.append(earlier[::-1], states.T, axis=0).T
-    score = jnp.where((length >= 1) & (length <= total), semiring.times(values[:, 0], taken), zero)
+    score = jnp.where(length >= 1, semiring.times(values[:, 0], taken), zero)
     there = (score != zero)[:, None] & (jnp.arange(total, dtype=jnp.int32) < length)[None]
     return score, jnp.where(there, found, -1)
 

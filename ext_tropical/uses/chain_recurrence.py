@@ -101,7 +101,7 @@ def _log_sum_exp(x: jax.Array) -> jax.Array:
     return greatest + jnp.log(total + float(jnp.finfo(x.dtype).eps) / 4)
 
 
-def in_blocks(
+def over_times(
     op: Op,
     step: Callable[[jax.Array, State], State],
     first: jax.Array,
@@ -138,10 +138,10 @@ def in_blocks(
 
     def block(message: jax.Array, given: State) -> tuple[jax.Array, State]:
         times, own, seen = given
-        best, usual = (sign * finite_max(sign * x) for x in (message, seen[:1]))
-        message, kept = lax.scan(step, message - best, (times, own, seen - usual))
+        best, offset = (sign * finite_max(sign * x) for x in (message, seen[:1]))
+        message, kept = lax.scan(step, message - best, (times, own, seen - offset))
         live = jnp.clip(length - times[0], 0, len(times))
-        return message, (kept, jnp.sum(best) + usual * live.astype(usual.dtype))
+        return message, (kept, jnp.sum(best) + offset * live.astype(offset.dtype))
 
     # Times that fill no block come first, in a loop of their own: to replace what lies behind the
     # last time takes a fifth of XLA CPU's time.
@@ -193,7 +193,7 @@ def messages_of(
     # Derivatives do not keep the candidates where they are many.
     many = not isinstance(initial.shape[0], int) or initial.shape[0] > 5
     body = jax.checkpoint(step, prevent_cse=False) if is_log and many else step
-    last, (kept, *shifts), taken = in_blocks(op, body, first, transition, emission, length)
+    last, (kept, *shifts), taken = over_times(op, body, first, transition, emission, length)
     kept = kept if winners else jnp.append(first[None], kept, 0)
     score = (
         _log_sum_exp(last) + jnp.sum(shifts[0]) + tops

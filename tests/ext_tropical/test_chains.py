@@ -143,20 +143,22 @@ def test_a_long_sequence(states, length):
         6 * length * states + 8 * states**2
     )  # T S winners; T S S would be S times as much
     tables = [(np.random.default_rng(2).normal(size=x) - 9).astype("f4") for x in shapes]
-    want = viterbi(*(x.astype("f8") for x in tables))
+    tables[2][(live := length * 9 // 10) :] = np.nan
+    want = viterbi(*(x[:live].astype("f8") for x in tables))
     for semiring, k, way in itertools.product(
         ("max_plus", "min_plus"), (0, 2), (None, ChainScore.runtimes.only(RouteKind.LOWERING))
     ):
         initial, transition, emission = kept(semiring, tables)
-        op = ChainScore(semiring, k=k, detailed=True)
-        score, states = apply(op, initial, transition[None], emission, runtimes=way)
+        op = ChainScore(semiring, has_length=True, k=k, detailed=True)
+        score, path = apply(op, initial, transition[None], emission, np.int32(live), runtimes=way)
         np.testing.assert_allclose(abs(score.reshape(-1)[0]), -want.score, rtol=1e-5)
-        assert np.mean(states.reshape(-1, length)[0] == want.states) > 0.999
+        assert np.mean(path.reshape(-1, length)[0, :live] == want.states) > 0.999
 
 
 def test_second_derivatives_keep_the_digits_of_float32():
-    rng = np.random.default_rng(0)
-    tables = [np.log(rng.dirichlet(np.ones(3), n)).astype("f4") for n in (1, 3, 2000)]
+    tables = [
+        np.log(np.random.default_rng(n).dirichlet(np.ones(3), n)).astype("f4") for n in (1, 3, 2000)
+    ]
     slopes = jax.grad(lambda x, *xs: Chain(x[0], *xs).entropy(), (0, 1, 2))
     chex.assert_trees_all_close(
         slopes(*tables), slopes(*(x.astype("f8") for x in tables)), rtol=1e-4, atol=1e-4

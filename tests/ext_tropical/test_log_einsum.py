@@ -197,7 +197,10 @@ def test_shares_of_a_cell_sum_to_1_whatever_is_added_to_all_scores(equation, tem
 
     @jax.jit
     def shares(x, *rest):
-        return jax.jacrev(op)(x, *rest), jax.jvp(lambda x: op(x, *rest), (x,), (x * 0 + 1,))[1]
+        return (
+            jax.jacrev(op)(x, *rest),
+            jax.jvp(lambda x: op(x, *rest), (x,), (jnp.ones_like(x),))[1],
+        )
 
     for arrays in cases:
         for shift in SHIFTS:

@@ -799,10 +799,8 @@ def test_a_lowering_that_closes_over_a_traced_value_is_refused(transform, how):
                 "nested": {"lower_to_standard_ops": lambda self, x: (x * nest["w"],)} | infers,
                 "in a helper": {"lower_to_standard_ops": lambda self, x: (helper(x),)},
             }[how]
-            rule = lambda self, primals, outputs, tangents: (tangents[0] * w,)
-            return apply(made("Weighed", family_id=WEIGHED, linearize=rule, **members)(), X)[
-                0
-            ].sum()
+            members["linearize"] = lambda self, primals, outputs, tangents: (tangents[0] * w,)
+            return apply(made("Weighed", family_id=WEIGHED, **members)(), X)[0].sum()
 
         return f
 
