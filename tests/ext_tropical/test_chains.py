@@ -133,7 +133,7 @@ def test_one_exported_program_for_all_sizes(shapes):
         chex.assert_trees_all_close(program.call(*given), ask(*given), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("states", "length"), [(64, 200), (3, 20_000)])
+@pytest.mark.parametrize(("states", "length"), [(64, 200), (3, 20_000), (8, 3000)])
 def test_a_long_sequence(states, length):
     """It needs no array of candidates. In float32 it keeps the digits of its score, natively and
     where XLA computes, and is all but everywhere the sequence of float64; so is the first of k.
