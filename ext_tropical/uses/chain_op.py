@@ -183,7 +183,7 @@ class ChainScore(OfSemiring, ChainOp):
             raise InvalidConfig(
                 where=f"{self.family_id}, payload",
                 given=repr(self),
-                needed="a selective semiring and k from 0, or log_sum_exp(1) and k = 0",
+                needed="a selective semiring and 0 <= k < 2**31, or log_sum_exp(1) and k = 0",
             )
 
     @property
