@@ -57,8 +57,10 @@ class MatmulLayout:
 
     def operand(self, x: jax.Array, number: int) -> jax.Array:
         """The operand of a number as (batch, contracted, own)."""
-        own = (self.rows, self.columns)[number]
-        return grouped(self.equation.inputs[number], x, (self.batch, self.contracted, own))
+        labels, own = self.equation.inputs[number], (self.rows, self.columns)[number]
+        if self.contracted_last[number]:  # XLA undoes this where a reduction reads it in this order
+            return jnp.swapaxes(grouped(labels, x, (self.batch, own, self.contracted)), 1, 2)
+        return grouped(labels, x, (self.batch, self.contracted, own))
 
     @property
     def contracted_last(self) -> tuple[bool, ...]:
