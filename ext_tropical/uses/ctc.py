@@ -76,10 +76,11 @@ def _checked(
 ) -> list[jax.Array]:
     scores = jnp.asarray(as_array(logits, "ctc_chain, logits"))
     text = jnp.asarray(as_array(labels, "ctc_chain, labels"))
-    integers = [
-        text,
-        *(jnp.asarray(x) for x in (logit_lengths, label_lengths) if x is not None),
+    lengths = [
+        x if x is None else jnp.asarray(as_array(x, f"ctc_chain, {name}"))
+        for name, x in (("logit_lengths", logit_lengths), ("label_lengths", label_lengths))
     ]
+    integers = [text, *(x for x in lengths if x is not None)]
     if not jnp.issubdtype(scores.dtype, jnp.floating) or not all(
         jnp.issubdtype(x.dtype, jnp.integer) for x in integers
     ):
@@ -102,8 +103,10 @@ def _checked(
             needed=f"an int from 0 to {scores.shape[-1] - 1}",
         )
     require_numbers("ctc_chain", (*scores.shape[-1:], *text.shape[-1:]), "V and L that are numbers")
-    frames = narrow(scores.shape[-2] if logit_lengths is None else logit_lengths)
-    counts = narrow(text.shape[-1] if label_lengths is None else label_lengths)
+    frames, counts = (
+        narrow(whole if x is None else x)
+        for whole, x in zip((scores.shape[-2], text.shape[-1]), lengths, strict=True)
+    )
     return [mapped("ctc_chain", _live, [scores, frames], 2, 0), text, frames, counts]
 
 

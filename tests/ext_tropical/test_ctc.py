@@ -113,6 +113,7 @@ def test_other_forms():
         (InvalidConfig, np.zeros((3, 2)), np.zeros(1, int), 2, None),
         (InvalidConfig, np.zeros((3, 2)), np.zeros(1, int), True, None),
         (DTypeError, np.zeros((3, 2)), np.zeros(1, int), 0, 2.5),
+        (DTypeError, np.zeros((3, 2)), np.zeros(1, int), 0, 2**64),
     ],
 )
 def test_refusals(kind, logits, labels, blank, lengths):
