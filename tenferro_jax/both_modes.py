@@ -35,8 +35,11 @@ Result = TypeVar("Result")
 """What a function returns."""
 OPAQUE = ("refuse", "differentiate")
 
+# What an error needs where a reverse rule alone is there.
 FORWARD_MODE = "a rule for forward mode"
-"""What an error needs where a reverse rule alone is there."""
+UNTRANSPOSED = (
+    NotImplementedError, ValueError, AssertionError, TypeError, KeyError, RuntimeError
+)  # fmt: skip
 
 _FIX = (
     'Pass opaque="differentiate" to both_modes, which differentiates the function itself. If the '
@@ -147,16 +150,66 @@ def transposed(
     Raises:
       Unsupported: JAX cannot transpose it.
     """
-    jax.eval_shape(pull, *like)  # first, so that the author's own errors arrive as they are
+    jaxpr = jax.make_jaxpr(pull)(*like)  # first, so that the author's own errors arrive as they are
     try:
+        if not all(_vanishing(jaxpr, [True] * len(like))):  # JAX would leave out what is added
+            raise ValueError("it is not linear: it may differ from zero where cotangents are zero")
         return list(jax.linear_transpose(pull, *like)(list(tangents)))
-    except (NotImplementedError, ValueError, AssertionError, TypeError, KeyError) as error:
+    except UNTRANSPOSED as error:
         raise Unsupported(
             where=f"forward mode of {place}",
             given=f"bwd, which JAX cannot transpose: {type(error).__name__}: {first_line(error)}",
             needed=FORWARD_MODE,
             fix=fix,
         ) from error
+
+
+# --- what is 0 where cotangents are 0 -------------------------------------------------------------
+
+# Zero if all floating inputs are; others are zero if one of them is, as a product.
+TERMS = {
+    "add", "add_any", "sub", "concatenate", "pad", "select_n", "dynamic_update_slice", "scatter",
+    "scatter-add", "scatter-sub", "clamp", "max", "min", "complex", "while",
+}  # fmt: skip
+
+
+def _is_zero(value: Any) -> bool:
+    """Of what is known of a value, a bool, or of a constant."""
+    if isinstance(value, bool):
+        return value
+    return not isinstance(value, jax.core.Tracer) and not np.any(value)
+
+
+def _vanishing(jaxpr: ClosedJaxpr, zeros: Sequence[bool]) -> list[bool]:
+    """Whether each output is certainly zero, where these inputs are."""
+    return list(map(_is_zero, jax_seam.run_jaxpr(jaxpr, zeros, _vanishing_of)))
+
+
+def _vanishing_of(eqn: Eqn) -> Callable[..., Any]:
+    name, inner = eqn.primitive.name, jax_seam.inner_jaxprs(eqn)
+    if "call" in eqn.params:  # of both_modes
+        like = [jax_seam.struct_of(v.aval) for v in eqn.invars]
+        inner = [jax.make_jaxpr(eqn.params["call"].body)(*like)]
+    taken = len(jax_seam.open_jaxpr(inner[0])[0].invars) if len(inner) == 1 else -1
+
+    def known(*values: Any) -> Any:
+        zeros = list(map(_is_zero, values))
+        if name == "cond":
+            return list(map(all, zip(*(_vanishing(x, zeros[1:]) for x in inner), strict=True)))
+        if name == "scan":
+            first, carried, _ = jax_seam.scan_counts(eqn)
+            for _ in range(carried):  # at most so often what is carried becomes another
+                outs = _vanishing(inner[0], zeros)
+                zeros[first : first + carried] = map(min, zeros[first:], outs[:carried])
+        if taken == len(values):
+            return _vanishing(inner[0], zeros)
+        floating = [zero for v, zero in zip(eqn.invars, zeros, strict=True) if is_inexact(v.aval)]
+        gone = (all if name in TERMS else any)(floating or zeros)
+        # Of floats integers and booleans are no linear function.
+        outs = [gone and (not floating or is_inexact(v.aval)) for v in eqn.outvars]
+        return outs if eqn.primitive.multiple_results else outs[0]
+
+    return known
 
 
 # --- a call and its tangents ----------------------------------------------------------------------

@@ -261,6 +261,73 @@ def test_a_rule_that_is_not_linear_is_named_with_its_line(way):
     assert "def_transpose" in e.value.fix
 
 
+def of_rule(bwd):
+    """x, whose derivative says something else."""
+    f = jax.custom_vjp(lambda x: x * 1)
+    f.defvjp(lambda x: (x * 1, x), lambda x, g: (bwd(x, g),))
+    return f
+
+
+TERM = of_rule(lambda x, g: g)  # in a bwd, a function with a rule of its own
+BWDS = {  # whether it is linear -> of x and a cotangent
+    False: [
+        lambda x, g: g + 0.1 * x,
+        lambda x, g: jax.jit(jnp.add)(g, x),
+        lambda x, g: TERM(g + x),
+        lambda x, g: x,
+        lambda x, g: jnp.ones_like(g),
+        lambda x, g: (8 * g).astype(jnp.int8).astype(g.dtype),
+        lambda x, g: (g > 0).astype(g.dtype),
+        lambda x, g: g / jnp.maximum(1, jnp.linalg.norm(g)),
+        lambda x, g: jnp.where(x > 0, g, 1),
+        lambda x, g: g.at[0].set(5),
+        lambda x, g: jnp.append(g[:2], 1),
+        lambda x, g: jnp.pad(g[:2], (0, 1), constant_values=1),
+        lambda x, g: jax.lax.fori_loop(0, 3, lambda i, c: 2 * c + x, g),
+        lambda x, g: jax.lax.scan(lambda c, y: ((c[1], y), c[0]), (0.0, 1.0), g)[1],
+        lambda x, g: jax.lax.cond(x[0] > 0, lambda g: g, lambda g: g + 1, g),
+    ],
+    True: [
+        lambda x, g: jnp.zeros_like(g),
+        lambda x, g: g + np.zeros(3),
+        lambda x, g: TERM(g * x),
+        lambda x, g: jnp.select([x > 0, x < -1], [g, 2 * g], 0),
+        lambda x, g: g.at[0].set(0),
+        lambda x, g: jnp.zeros(3).at[jnp.array([0, 1, 1])].add(g),
+        lambda x, g: jnp.pad(g[:2], (0, 1)),
+        lambda x, g: jax.lax.fori_loop(0, 3, lambda i, c: 2 * c * x, g),
+        lambda x, g: jax.lax.scan(lambda c, y: (0.5 * c + y, c), 0.0, g)[1],
+        lambda x, g: jax.lax.cond(x[0] > 0, lambda g: g, lambda g: 2 * g, g),
+        lambda x, g: jnp.linalg.solve(jnp.diag(x), g),
+        lambda x, g: jax.checkpoint(lambda g: g * jnp.sin(x))(g),
+        lambda x, g: g.astype(jnp.float32).astype(g.dtype),
+    ],
+}
+
+
+WAYS = {
+    "both_modes": lambda f: jax.jvp(both_modes(f), (X,), (X,))[1],
+    "op": lambda f: jax.jvp(tj.op("tests.of-a-rule.v1")(f), (X,), (X,))[1],
+    "graph": lambda f: tj.jvp(tj.trace(f, X)).to_jax()(X, X)[1],
+}
+
+
+@pytest.mark.parametrize("is_linear", BWDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_forward_mode_has_all_of_a_rule_or_none(is_linear, way):
+    """JAX alone transposes the linear part of what is not linear."""
+    for bwd in BWDS[is_linear]:
+        f, calls = of_rule(bwd), "TERM" in bwd.__code__.co_names
+        if is_linear and not (calls and way == "op"):
+            want = jax.jacrev(f)(X) @ X
+            np.testing.assert_allclose(WAYS[way](f), want, rtol=1e-5, atol=1e-6)
+        else:
+            with pytest.raises(Unsupported, match=r"forward mode of .* JAX cannot transpose"):
+                WAYS[way](f)
+        g = both_modes(f, opaque="differentiate")
+        assert np.isfinite(jax.jvp(g, (X,), (X,))[1]).all()
+
+
 def test_or_the_function_is_differentiated_in_its_place():
     g = both_modes(clipped, opaque="differentiate")
     np.testing.assert_allclose(jax.jvp(g, (X,), (X,))[1], 2 * X * X, rtol=1e-6)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..both_modes import both_modes, transposed
+from ..both_modes import UNTRANSPOSED, both_modes, transposed
 from ..errors import ADRuleError, TenferroError, Unsupported, first_line
 from ..jax_seam import lacks_derivative, only_needed, open_jaxpr
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
@@ -357,7 +357,10 @@ class FunctionExtension(ExtensionOp):
             stage=TANGENT,
             in_tree=nesting_text((residuals, given), where, any_class=True),
             out_tree=nesting_text(results, where),
-            result_metas=tuple((np.dtype(x.dtype), tuple(x.shape)) for x in values),
+            # Of what has no derivative the shape counts: no payload has the dtype of a random key.
+            result_metas=tuple(
+                (np.dtype(x.dtype if is_inexact(x) else bool), tuple(x.shape)) for x in values
+            ),
         )
         pushed = iter(apply(op, *jax.tree.leaves((residuals, given))))
         moved = [next(pushed) if is_inexact(x) else None for x in values]
@@ -445,7 +448,7 @@ class FunctionExtension(ExtensionOp):
         try:
             like = [struct(meta_of(inputs[i])) for i in places]
             found = dict(zip(places, jax.linear_transpose(run, *like)(cotangents), strict=True))
-        except (NotImplementedError, ValueError, AssertionError, TypeError, KeyError) as error:
+        except UNTRANSPOSED as error:
             raise self.missing_rule("transpose") from error
         return [found.get(i) for i in range(len(inputs))]
 

@@ -181,6 +181,15 @@ def test_residuals_of_any_pytree_class():
     ends_in(lambda: tj.to_wire(tangent), Unsupported, "residuals in a pytree class")
 
 
+def test_a_result_may_be_a_random_key():
+    drawn = lambda key, x: (x * jax.random.normal(key, x.shape), jax.random.split(key)[0])
+    f, key = fresh(drawn), jax.random.key(0)
+    f.defvjp(lambda key, x: (drawn(key, x), key), lambda key, g: (None, drawn(key, g[0])[0]))
+    for change in (jax.grad, jax.hessian):
+        found, want = (change(lambda x: (f(key, x)[0] ** 2).sum())(X) for f in (f, drawn))
+        chex.assert_trees_all_close(found, want, rtol=1e-12)
+
+
 def test_a_cotangent_takes_the_dtype_of_its_argument():
     f = fresh(lambda x: x * x)
     f.defvjp(lambda x: (x * x, x), lambda x, g: ((2 * x * g).astype(jnp.bfloat16),))
