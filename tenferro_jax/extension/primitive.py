@@ -171,6 +171,8 @@ def compiled(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, .
         """The outputs; None if the host computes them: outside jit, so that the author's exception
         arrives unchanged.
         """
+        if jax_seam.is_eager():  # under jax_debug_nans JAX looks for the step that made NaN
+            return forward(carrier, here(), arrays)
         if hosted:
             metas = tuple(map(meta_of, arrays))
             carrier.infer(*metas)  # refuses wrong inputs before the lowering gets them

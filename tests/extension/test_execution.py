@@ -220,6 +220,13 @@ def test_a_lowering_may_decline_and_the_host_form_runs(shape):
 
 
 @pytest.mark.clause("X8.7")
+@pytest.mark.parametrize("change", [lambda f: f, jax.jit, jax.vmap])
+def test_nan_is_found_where_it_is_made(change):
+    log = tj.op("test-execution.log.v1")(lambda x: jnp.log(x))
+    with jax.debug_nans(True):
+        ends_in(lambda: change(log)(-jnp.ones(2)), FloatingPointError, "encountered in log")
+
+
 def test_host_code_gets_read_only_numpy_arrays():
     seen = []
 
