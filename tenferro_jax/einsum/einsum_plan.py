@@ -19,28 +19,26 @@ from ..errors import InvalidConfig, shortened
 from ..jax_seam import is_symbolic_dim
 from .notation import Equation, parse_equation
 
+# Up to this number of terms opt_einsum's "auto" tries many paths, above it one greedy path.
 MANY = 14
-"""Up to this number of terms opt_einsum's "auto" tries many paths, above it one greedy path."""
 
+# The size that planning assumes for a symbolic dimension.
 NOMINAL_SIZE = 64
-"""The size that planning assumes for a symbolic dimension."""
 
+# An algorithm of opt_einsum by name, an explicit path of its form, True for "auto", or False for
+# the order as written.
 Optimize: TypeAlias = str | bool | Sequence[Any]
-"""An algorithm of opt_einsum by name, an explicit path of its form, True for "auto", or False for
-the order as written.
-"""
 
 
+# The number of a value, and its labels.
 Term: TypeAlias = tuple[int, str]
-"""The number of a value, and its labels."""
 
+# The number of neighbours above which the missing pairs among them are not counted: terms of so
+# many labels are too large in any order.
 WIDE = 32
-"""The number of neighbours above which the missing pairs among them are not counted: terms of so
-many labels are too large in any order.
-"""
 
+# Multiplications for each term that take less time than it takes to look for a better path.
 LIGHT = 1 << 10
-"""Multiplications for each term that take less time than it takes to look for a better path."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +256,8 @@ def _path(
         return [(0, 1)] if len(terms) == 2 else []
 
     def search() -> list[tuple[int, ...]]:
-        found = find([frozenset(term) for term in terms], frozenset(output), dict(sizes), None)
+        known = {label: size or 1 for label, size in sizes.items()}  # dp: none of 0
+        found = find([frozenset(term) for term in terms], frozenset(output), known, None)
         return [tuple(positions) for positions in found]
 
     if optimize == "auto" and len(terms) > MANY:

@@ -117,6 +117,8 @@ def export(
             ) from error
         if effects := _effects(jitted, specs):  # JAX fails on some of them without a clear error
             raise _unwritable(error, f"what has effects: {effects}") from error
+        if len(platforms) > 1 and (callback := _callback(jitted, specs, platforms[:1])):
+            raise _unwritable(error, callback) from error
         if not guards:
             raise
         # JAX: a symbol that a guard replaced is still in a constraint
@@ -158,6 +160,15 @@ def _unwritable(error: Exception, given: str) -> Unsupported:
         if lacking
         else "Remove host callbacks and jax.debug.print.",
     )
+
+
+def _callback(jitted: jax.stages.Wrapped, specs: Sequence[PyTree], platforms: Sequence[str]) -> str:
+    """JAX's error for a host callback inside an op: for several platforms it has no clear one."""
+    try:
+        jax.export.export(jitted, platforms=platforms)(*specs)
+    except Exception as error:  # of others the first one is shown
+        return first_line(error) if isinstance(error, NotImplementedError) else ""
+    return ""
 
 
 def _effects(jitted: jax.stages.Wrapped, specs: Sequence[PyTree]) -> str:

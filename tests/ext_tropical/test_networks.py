@@ -67,6 +67,8 @@ def test_paths_agree_on_integers(optimize):
     ]
     best = best_assignment(FIVE, *operands, semiring=min_plus, optimize=optimize)
     check_assignment("min_plus", FIVE, operands, best.value, best.labels)
+    nothing = map(np.ones, [0, 3, 2, (0, 3), (3, 2)])
+    assert not np.isfinite(tropical_einsum("a,b,c,ab,bc->b", *nothing, optimize=optimize)).any()
 
 
 def test_more_than_fifty_two_labels():

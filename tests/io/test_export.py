@@ -352,6 +352,7 @@ def with_print(x):
 
 HOST_CODE = {
     "print": with_print,
+    "print in an op": tj.op("test-export.with-print.v1")(with_print),
     "pure": lambda x: jax.pure_callback(np.sin, x, x),
     "io": lambda x: io_callback(np.sin, x, x),
 }
