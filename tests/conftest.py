@@ -45,13 +45,13 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+# So JAX computes derivatives of windowed maxima there, in plain programs too.
 JAX_WARNS_ON_GPUS = "ignore:Using reduced precision for gradient of reduce-window:UserWarning"
-"""So JAX computes derivatives of windowed maxima there, in plain programs too."""
 
 MOST_MEMORY = 2 * 1024**3
 
+# How many times as many cases of a test marked few the quick and slow tests together have.
 TIMES_AS_MANY = 3
-"""How many times as many cases of a test marked few the quick and slow tests together have."""
 
 
 def memory() -> int:

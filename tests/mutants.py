@@ -37,8 +37,8 @@ import coverage
 
 ROOT = pathlib.Path(__file__).parent.parent
 MUTATED = ("tenferro_jax", "ext_tropical")
+# So that a mutant takes minutes: what these let live may be told of by another test.
 MOST_TESTS = 1000
-"""So that a mutant takes minutes: what these let live may be told of by another test."""
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot,

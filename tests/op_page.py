@@ -30,9 +30,10 @@ recording the op raises an `InvalidConfig` that names the op. The gradient is JA
 
 `python -m tests.op_page` writes this page.
 """
+# What the head says of all elementwise ops of two inputs.
 SAME = "both inputs have one dtype and one shape, which is the output's."
-"""What the head says of all elementwise ops of two inputs."""
 
+# Ops that tenferro-rs or JAX has and this project does not, and what to use instead.
 LIMITATIONS = (
     (
         "NaryEinsum (tenferro-rs)",
@@ -75,7 +76,6 @@ LIMITATIONS = (
     ("custom derivatives beyond the third order", "trace the derivative of the function"),
     ("accuracy tolerances of elementwise functions", "AccuracyMode"),
 )
-"""Ops that tenferro-rs or JAX has and this project does not, and what to use instead."""
 
 
 def graph(fn):

@@ -77,6 +77,7 @@ def programs():
 
 LOOP = "TracerArrayConversionError"
 REDUCTION = "reduce currently supports reducer primitives"
+# For each system the programs that it does not run, and a part of what it says.
 FAILURES = {
     "iree": {
         "training step": "linalg.yield",
@@ -93,7 +94,6 @@ FAILURES = {
         "training step": REDUCTION,
     },
 }
-"""For each system the programs that it does not run, and a part of what it says."""
 
 
 def with_iree(f, args):

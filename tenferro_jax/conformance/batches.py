@@ -68,10 +68,9 @@ def columns(rows: Iterable[Sequence[Array]], axis: int = 0) -> tuple[np.ndarray,
     return tuple(np.stack([np.asarray(x) for x in c], axis) for c in zip(*rows, strict=True))
 
 
+# In words, the axes of the inputs over which the op is mapped, the mapped op, and the axis over
+# which its outputs are stacked.
 Mapped = tuple[str, Axes, Callable[..., Any], int]
-"""In words, the axes of the inputs over which the op is mapped, the mapped op, and the axis over
-which its outputs are stacked.
-"""
 
 
 def _elements(subject: Subject, inputs: Inputs, count: int) -> list[Inputs]:

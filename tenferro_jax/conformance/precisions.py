@@ -18,10 +18,9 @@ from .report import Broken, NotApplicable, breaking
 from .smooth import Smooth, in_each_dtype, smooth
 from .subject import Subject, in_terms_of
 
+# Number of points near the example at which derivatives are computed, to see how much rounding may
+# change them.
 NEARBY = 8
-"""Number of points near the example at which derivatives are computed, to see how much rounding may
-change them.
-"""
 
 
 def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:

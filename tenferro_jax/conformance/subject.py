@@ -23,8 +23,8 @@ from .examples import Array, Inputs, cast, first_wrong, in_double, largest, rows
 from .held import HELD, all_wide, coarsest, holds_numpy
 from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
 
+# How many inputs are named one by one, and how many are differentiated alone.
 MOST_NAMED, MOST_ALONE = 4, 8
-"""How many inputs are named one by one, and how many are differentiated alone."""
 
 
 class Claim(NamedTuple):
@@ -45,8 +45,8 @@ def in_terms_of(inputs: PyTree) -> float:
 
 Oracle = Callable[..., Sequence[Any]]
 
+# The axis over which each input is mapped; None for an input that is shared.
 Axes = tuple[int | None, ...]
-"""The axis over which each input is mapped; None for an input that is shared."""
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)

@@ -21,11 +21,11 @@ from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import is_symbolic_dim
 from .einsum_plan import Plan
 
+# Bytes for scalars, blocks and alignment.
 SCRATCH = 1 << 16
-"""Bytes for scalars, blocks and alignment."""
 
+# Slices are counted in int32.
 MOST_SLICES = 2**31 - 1
-"""Slices are counted in int32."""
 
 
 def entries(lengths: Mapping[str, int], labels: Iterable[str]) -> int:

@@ -43,9 +43,9 @@ def released(residuals: PyTree) -> PyTree:
     )
 
 
+# The structures of pytree classes among residuals; texts have their numbers here, which no other
+# process knows.
 _structures: list[PyTreeDef] = []
-"""The structures of pytree classes among residuals; texts have their numbers here, which no other
-process knows."""
 _lock = threading.Lock()
 
 

@@ -70,8 +70,8 @@ class ExtensionFactory:
 
 
 _factories: dict[str, ExtensionFactory] = {}
+# The functions of families.
 _sources: dict[str, Any] = {}
-"""The functions of families."""
 _lock = threading.Lock()
 
 

@@ -13,6 +13,7 @@ from ..ops.vocabulary import ROOMS
 from .printing import plain
 
 _DARK = "#1c2430"
+# Fill, border and text of each kind of box.
 LOOKS = {
     "input": ("#dbeafe", "#2563eb", _DARK),
     "output": ("#334155", "#94a3b8", "#ffffff"),
@@ -26,7 +27,6 @@ LOOKS = {
     "extension": ("#d6246e", "#86103f", "#ffffff"),
     "other": ("#f3e8e2", "#a1806f", _DARK),
 }
-"""Fill, border and text of each kind of box."""
 _KINDS = {
     "Sources, gradient, compiler": "constant",
     "Structural": "structural",

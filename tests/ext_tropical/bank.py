@@ -131,5 +131,5 @@ def patterns(operands: int, most: int) -> Iterator[str]:
                     yield f"{inputs}->{output if found % 7 else output[::-1]}"
 
 
+# One and two operands of ranks 0 to 3, three of ranks 0 to 2: 31 + 3,731 + 4,553 equations.
 PATTERNS = (*patterns(1, 3), *patterns(2, 3), *patterns(3, 2))
-"""One and two operands of ranks 0 to 3, three of ranks 0 to 2: 31 + 3,731 + 4,553 equations."""

@@ -15,8 +15,8 @@ from ext_tropical import best_assignment, tropical_einsum
 
 from ..oracles import ALGEBRAS, central_difference, object_einsum
 
+# The checks of what a family writes itself; what all families share is checked of one of them.
 OWN = ("jvp", "linear", "inactive_slots", "vjp", "linear_transpose", "vmap", "routes")
-"""The checks of what a family writes itself; what all families share is checked of one of them."""
 
 
 def places(equation, labels, shape):

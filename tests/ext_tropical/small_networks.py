@@ -14,6 +14,7 @@ from ext_tropical import plan_tropical_einsum
 
 from ..oracles import candidates, spread
 
+# times, the first best candidate (the first NaN, if there is one), zero.
 RULES = {
     "max_plus": (np.add, np.argmax, -np.inf),
     "min_plus": (np.add, np.argmin, np.inf),
@@ -21,7 +22,6 @@ RULES = {
     "min_max": (np.maximum, np.argmin, np.inf),
     "or_and": (np.logical_and, np.argmax, False),
 }
-"""times, the first best candidate (the first NaN, if there is one), zero."""
 
 TEMPERATURE = 0.7
 

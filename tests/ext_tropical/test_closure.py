@@ -231,8 +231,8 @@ def test_rows_of_predecessors_are_trees_though_sums_are_rounded(kind):
     np.testing.assert_array_equal(node == row, result.feasible)
 
 
+# From lengths to the weights of another semiring; no edge, inf, becomes its zero.
 TURNED = {"min_plus": lambda w: w, "max_plus": lambda w: -w, "max_mul": lambda w: 2.0**-w}
-"""From lengths to the weights of another semiring; no edge, inf, becomes its zero."""
 
 
 def with_negative_cycles(rng, n):

@@ -287,8 +287,8 @@ def test_questions_outside_jit(specs, kind):
 # --- every public function ------------------------------------------------------------------------
 
 CHAIN, LOOP = "ij,jk,kl->il", "ij,jk,kl,li->i"
+# Bytes of working memory, for which a chain of matrices of 64 x 64 is sliced.
 SLICED = 80_000
-"""Bytes of working memory, for which a chain of matrices of 64 x 64 is sliced."""
 
 
 def table(*shape):

@@ -221,8 +221,8 @@ def test_integers_are_counted_too():
 
 # Samples
 
+# The probability that one right test of all fails: each has its share of it (Bonferroni).
 FAMILY = 0.01
-"""The probability that one right test of all fails: each has its share of it (Bonferroni)."""
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,8 @@ def nested(x):
     )
 
 
+# Constants that went through jitted functions, transposes, reshapes and casts. Each gives back the
+# array that it was given.
 MADE = {
     "swapped": lambda x: jnp.swapaxes(keep(np.swapaxes(x, -1, -2)), -1, -2),
     "reshaped": lambda x: jnp.reshape(keep(jnp.asarray(x.reshape(-1))), x.shape),
@@ -221,9 +223,6 @@ MADE = {
     "turned": lambda x: jnp.flip(keep(jnp.asarray(np.flip(x, -1).copy())), -1),
     "nested": nested,
 }
-"""Constants that went through jitted functions, transposes, reshapes and casts. Each gives back the
-array that it was given.
-"""
 
 
 def any_made(case):
@@ -313,6 +312,7 @@ ORIGINS = {
 }
 
 
+# Every factor of a case but the seed.
 AXES = {
     "form": tuple(FORMS),
     "batch": (0, 1, 2, 3),
@@ -323,7 +323,6 @@ AXES = {
     "origin": tuple(ORIGINS),
     "level": (0, -1),
 }
-"""Every factor of a case but the seed."""
 
 
 @functools.cache
@@ -338,8 +337,8 @@ def cases(count, seed):
     return found
 
 
+# How many cases are one program, which is quicker to compile than so many.
 TOGETHER = 10
-"""How many cases are one program, which is quicker to compile than so many."""
 
 
 def wrong_of(cases):

@@ -39,8 +39,8 @@ from ..sweep import times
 from .judges import OWN, nothing_compiled, refusals
 
 INF = np.inf
+# Nodes and edges of generated graphs.
 SIZES = ((1, 3), (5, 12), (8, 24))
-"""Nodes and edges of generated graphs."""
 
 
 # --- all values and last edges --------------------------------------------------------------------

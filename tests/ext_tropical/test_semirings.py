@@ -333,10 +333,9 @@ def test_a_times_that_drops_nan_is_found():
 
 
 CLASSES = {"max_plus": MaxPlus, "min_plus": MinPlus, "max_mul": MaxMul}
+# Integer ranges in which no float operation of a law rounds; for max_mul the non-negative ones,
+# where its laws hold.
 WHOLE = {"max_plus": (-(2**20), 2**20), "min_plus": (-(2**20), 2**20), "max_mul": (0, 2**16)}
-"""Integer ranges in which no float operation of a law rounds; for max_mul the non-negative ones,
-where its laws hold.
-"""
 
 
 def scalars(name):

@@ -482,6 +482,8 @@ test_refusals = refusals(
 # --- the equation bank ----------------------------------------------------------------------------
 
 
+# Few whole numbers and the zero of each semiring: products are exact, ties and impossible cells
+# many.
 VALUES = {
     "max_plus": [-2.0, -1.0, 0.0, 1.0, -np.inf],
     "min_plus": [-1.0, 0.0, 1.0, 2.0, np.inf],
@@ -489,9 +491,6 @@ VALUES = {
     "min_max": [-1.0, 0.0, 1.0, np.inf, -np.inf],
     "or_and": [False, True],
 }
-"""Few whole numbers and the zero of each semiring: products are exact, ties and impossible cells
-many.
-"""
 
 
 def data(name, case):

@@ -94,8 +94,8 @@ def test_dot(graph):
 
 
 KEYS = {"id", "label", "namespace", "attrs", "incomingEdges", "outputsMetadata"}
+# The fields of model_explorer.graph_builder that are written.
 EDGE = {"sourceNodeId", "sourceNodeOutputId", "targetNodeInputId"}
-"""The fields of model_explorer.graph_builder that are written."""
 
 
 @each_graph

@@ -26,6 +26,7 @@ from .graph_bank import families_known
 from .hostile import GOLDEN, doubling, ended, small
 from .test_wire import constants
 
+# Odd, and yet what a writer writes.
 GOOD = {
     "type: large product",
     "type: rank",
@@ -36,7 +37,6 @@ GOOD = {
     "graphs in graphs",
     "tensor",
 }
-"""Odd, and yet what a writer writes."""
 
 
 def ends(suite):

@@ -20,30 +20,28 @@ from ..helpers import ends_in
 from ..sweep import ALL
 from .test_vocabulary import CASES
 
+# No derivative with respect to any input.
 NOWHERE = {"Zeta", "IgammaGradA", "HouseholderProduct"}
-"""No derivative with respect to any input."""
+# Differentiable with respect to these arguments alone.
 SOME = {"Polygamma": (1,), "RegularizedIncompleteBeta": (2,), "Clamp": (0,)}
-"""Differentiable with respect to these arguments alone."""
+# Differentiable with respect to the inputs, not to the initial scalars that follow.
 WITH_INITIAL = {"Reduce", "ReduceWindow"}
-"""Differentiable with respect to the inputs, not to the initial scalars that follow."""
 FORWARD_ONLY = {"While", "RandomGammaGrad", "ReduceWindow"}
+# Derivatives that are not those of the function as it stands: by decree, or of the matrix taken as
+# symmetric.
 OWN_RULE = {"StopGradient", "ReducePrecision", "CustomJvp", "CustomVjp", "Cholesky"}
-"""Derivatives that are not those of the function as it stands: by decree, or of the matrix taken as
-symmetric.
-"""
 NOT_UNIQUE = {"ScatterMul"}
+# Second derivatives that finite differences of float64 gradients do not judge well, or that JAX
+# refuses; see below.
 FIRST_ORDER_ONLY = {"Eig", "Polygamma", "Igamma", "Igammac", "ReduceWindow", "CumLogSumExp"}
-"""Second derivatives that finite differences of float64 gradients do not judge well, or that JAX
-refuses; see below.
-"""
 
+# JAX picks the elements at the extrema of windows by 20 bits of a float64 there, and warns.
 IN_20_BITS_ON_GPUS = {
     "ReduceWindowMax",
     "ReduceWindowMin",
     "SelectAndScatterAdd",
     "SelectAndGatherAdd",
 }
-"""JAX picks the elements at the extrema of windows by 20 bits of a float64 there, and warns."""
 
 
 def require_float64(op):

@@ -488,8 +488,8 @@ sweep = pytest.mark.parametrize(
 )
 
 
+# Judged below: no NumPy function gives their values as they are.
 KEYED = {*ROOMS["Random bits"], linalg.Svd, linalg.Eigh, linalg.ValidateNonsingular}
-"""Judged below: no NumPy function gives their values as they are."""
 SEVERAL = {
     structural.ExtractDiag,
     structural.EmbedDiag,

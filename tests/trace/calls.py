@@ -42,6 +42,8 @@ MODULES = (
     "jax.random",
 )
 
+# Functions that neither take nor give arrays, or read and write files and buffers, or that JAX
+# refuses to trace (trim_zeros).
 NO_ARRAYS = {
     "jax.numpy": """array_repr array_str can_cast isdtype issubdtype iterable ndim shape size isscalar iscomplexobj isrealobj result_type
         promote_types get_printoptions printoptions set_printoptions load save savez frombuffer fromfile fromiter from_dlpack fromstring
@@ -49,9 +51,6 @@ NO_ARRAYS = {
     "jax.nn": "get_scaled_dot_general_config",
     "jax.random": "key_dtype key_impl",
 }
-"""Functions that neither take nor give arrays, or read and write files and buffers, or that JAX
-refuses to trace (trim_zeros).
-"""
 
 
 def each(names, *args, **kwargs):

@@ -15,11 +15,11 @@ import tenferro_jax as tj
 
 from .calls import call_of, functions
 
+# Functions whose runs are compiled together: as functions, as graphs, as exported programs.
 CHUNK = 24
-"""Functions whose runs are compiled together: as functions, as graphs, as exported programs."""
 
+# Functions whose numbers are whatever the memory held.
 UNINITIALISED = {"jax.numpy.empty", "jax.numpy.empty_like"}
-"""Functions whose numbers are whatever the memory held."""
 
 
 def sweep(names, run=None):

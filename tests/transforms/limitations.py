@@ -49,6 +49,7 @@ REVERSE_MODE_OF_WHILE: Final = Limitation(
     "JAX's ValueError; use `jax.lax.scan` or forward mode",
 )
 
+# All of them.
 LIMITATIONS: Final = (
     HOST_CODE_AND_KERNELS_IN_AN_EXPORT,
     KERNELS_WHERE_XLA_PARTITIONS,
@@ -57,4 +58,3 @@ LIMITATIONS: Final = (
     TRANSPOSE_OF_A_NONLINEAR_OP,
     REVERSE_MODE_OF_WHILE,
 )
-"""All of them."""

@@ -150,13 +150,14 @@ REFUSALS = (
         ("kernel only",),
     ),
 )
+# The transforms that a test sweeps; test_matrix.py holds it equal to TRANSFORMS.
 SWEPT: set[str] = set()
-"""The transforms that a test sweeps; test_matrix.py holds it equal to TRANSFORMS."""
 
 
+# A kind for every way that a call is carried out.
 CARRIED_OUT = ("two inputs", "batch level", "kernel and lowering", "host only", "tropical einsum")
-"""A kind for every way that a call is carried out."""
 
+# Kinds that take a way of their own through the transforms whose name has this in it.
 FURTHER = {
     "vmap": ("own batched form", "kernel only"),
     "grad": ("linear", "one integer output"),
@@ -167,7 +168,6 @@ FURTHER = {
     "shard_map": ("kernel only", "integer outputs"),
     "export": ("own batched form", "two outputs"),
 }
-"""Kinds that take a way of their own through the transforms whose name has this in it."""
 
 
 def quick_kinds(transform: str) -> set[str]:
