@@ -31,8 +31,7 @@ from .jax_seam import Aval, Axis, ClosedJaxpr, Eqn, Jaxpr, Tangent
 from .shapes import PyTree, is_inexact
 
 Arrays: TypeAlias = Sequence[jax.Array]
-Result = TypeVar("Result")
-"""What a function returns."""
+Result = TypeVar("Result")  # what a function returns
 OPAQUE = ("refuse", "differentiate")
 
 # What an error needs where a reverse rule alone is there.
@@ -152,9 +151,10 @@ def transposed(
     """
     jaxpr = jax.make_jaxpr(pull)(*like)  # first, so that the author's own errors arrive as they are
     try:
-        if not all(_vanishing(jaxpr, [True] * len(like))):  # JAX would leave out what is added
+        made = list(jax.linear_transpose(pull, *like)(list(tangents)))
+        if not all(_vanishing(jaxpr, [True] * len(like))):  # of which JAX left out a part
             raise ValueError("it is not linear: it may differ from zero where cotangents are zero")
-        return list(jax.linear_transpose(pull, *like)(list(tangents)))
+        return made
     except UNTRANSPOSED as error:
         raise Unsupported(
             where=f"forward mode of {place}",
@@ -166,7 +166,8 @@ def transposed(
 
 # --- what is 0 where cotangents are 0 -------------------------------------------------------------
 
-# Zero if all floating inputs are; others are zero if one of them is, as a product.
+# JAX transposes the linear part of what is not linear, if the rest is a term, a case or an integer.
+# These are zero if all floating inputs are; others if one of them is, as a product.
 TERMS = {
     "add", "add_any", "sub", "concatenate", "pad", "select_n", "dynamic_update_slice", "scatter",
     "scatter-add", "scatter-sub", "clamp", "max", "min", "complex", "while",
