@@ -160,7 +160,8 @@ class Authored:
     where it was made.
 
     Attributes:
-      body: the function.
+      source: the function as it was written.
+      body: what runs.
       family_id: of its ops.
       place: its name and line and the family, for errors.
       arity: the number of arguments by position, -1 if any.
@@ -180,7 +181,7 @@ class Authored:
         at = f"{pathlib.Path(code.co_filename).name}:{code.co_firstlineno}"
         self.family_id, self.place = family_id, f"{name} ({at}), extension {family_id}"
         self.__signature__, self.order = function.signature, function.order
-        self.body, self.derive = function.body, derive
+        self.source, self.body, self.derive = function.source, function.body, derive
         self.jvp, self.fwd, self.bwd = function.jvp, function.fwd, function.bwd
         self.arity, self.payload = self._read_signature()
         self.plain: Any = jax.tree.structure((0,) * self.arity)

@@ -490,8 +490,10 @@ def results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
     else:
         with in_method(op, LOWERING, lambda *_: None):
             results = jax.eval_shape(
-                lambda *xs: function.of_arrays(
-                    op._body(*op.arguments.unflatten(xs)), "the function"
+                functools.wraps(function.source)(  # whose name and line are in JAX's errors
+                    lambda *xs: function.of_arrays(
+                        op._body(*op.arguments.unflatten(xs)), "the function"
+                    )
                 ),
                 *map(struct, metas),
             )
