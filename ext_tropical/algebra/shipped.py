@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import numbers
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -201,7 +201,7 @@ class LogSumExp(Semiring):
     def __post_init__(self, accuracy: str) -> None:
         given: Any = self.temperature
         is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
-        if not is_number or not 0 < given < math.inf:
+        if not is_number or not 0 < given <= sys.float_info.max:
             raise InvalidConfig(
                 where="log_sum_exp, temperature",
                 given=repr(given),

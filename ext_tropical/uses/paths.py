@@ -66,6 +66,8 @@ class EdgeGraph:
 
     def __post_init__(self) -> None:
         n = require_size("EdgeGraph, n", self.n)
+        if n >= 2**31 - 1:
+            raise InvalidConfig(where="EdgeGraph, n", given=str(n), needed="less than 2**31 - 1")
         senders, receivers = ends = [
             nodes_of(getattr(self, name), n, f"EdgeGraph, {name}")
             for name in ("senders", "receivers")

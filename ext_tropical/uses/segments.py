@@ -15,6 +15,7 @@ from tenferro_jax.shapes import as_array, require_integers
 
 from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import max_plus, min_plus
+from ..network.tropical_plan import require_size
 
 
 class Segments(NamedTuple):
@@ -43,6 +44,7 @@ def segment_max(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> S
 
     Raises:
       ShapeError, DTypeError: arrays that do not fit.
+      InvalidConfig: num_segments is no integer, or negative.
 
     Cost: two scatters of E entries.
 
@@ -74,6 +76,8 @@ def _segments(
     values = jnp.asarray(as_array(data, f"{where}, data"))
     places = jnp.asarray(as_array(ids, f"{where}, segment_ids"))
     require_integers(f"{where}, segment_ids", places)
+    if not jax.export.is_symbolic_dim(count):
+        require_size(f"{where}, num_segments", count)
     if values.ndim != 1 or values.shape != places.shape:
         raise ShapeError(
             where=where,

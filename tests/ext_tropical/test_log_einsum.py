@@ -141,7 +141,7 @@ test_refusals = refusals(
             r"log_sum_exp, temperature: .*positive finite",
             functools.partial(log_sum_exp, temperature),
         )
-        for temperature in (0, -1.0, np.inf, np.nan, True, "1", None)
+        for temperature in (0, -1.0, np.inf, 10**400, np.nan, True, "1", None)
     ),
     (InvalidConfig, "accuracy: .*'certified', the only one", lambda: log_sum_exp(1.0, "exact")),
     (

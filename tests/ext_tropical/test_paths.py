@@ -531,6 +531,7 @@ test_refusals = refusals(
     (DTypeError, "EdgeGraph, senders: given float64", lambda: EdgeGraph([0.5], [0], 2)),
     (ShapeError, "EdgeGraph: given senders", lambda: EdgeGraph([0, 1], [1], 2)),
     (InvalidConfig, "EdgeGraph, n", lambda: EdgeGraph([0], [0], 1.5)),
+    (InvalidConfig, "EdgeGraph, n", lambda: EdgeGraph([0], [0], 2**31 - 1)),
     (InvalidConfig, "from_matrix: given ndarray", lambda: EdgeGraph.from_matrix(np.eye(2))),
     (ShapeError, "a square matrix", lambda: EdgeGraph.from_matrix(scipy.sparse.csr_array((2, 3)))),
     (ShapeError, "weights: given shape", lambda: shortest_paths(TWO, np.ones(3), 0)),
@@ -555,6 +556,7 @@ test_refusals = refusals(
     (InvalidConfig, "payload", lambda: PathSearch(max_plus, 3)),
     (InvalidConfig, "payload", lambda: PathSearch(min_plus, -1)),
     (ShapeError, "segment_max", lambda: segment_max(np.ones(2), np.arange(3), 2)),
+    (InvalidConfig, "segment_max, num_seg", lambda: segment_max(np.ones(2), np.arange(2), -1)),
     (DTypeError, "segment_ids", lambda: segment_min(np.ones(2), np.ones(2), 2)),
     (ShapeError, "x of shape", lambda: sparse_matvec(TWO, np.ones(2), np.ones(3))),
 )
