@@ -1,10 +1,10 @@
 """Hypothesis: no shape takes longer than the line of jnp that one would write instead: at most 1.2
 times it on two threads and 1.0 on one.
 
-The line is (lhs[..., :, :, None] + rhs[..., None, :, :]).min(axis), and .argmin(axis) beside it for
-winners; its gradient shares ties, and its minimum may lose NaN. Loops are value iteration (100
-sweeps over 512 states), Bellman-Ford (512 nodes) and a Viterbi scan with back pointers (200 steps
-over 64 states), with our step and with the line.
+The line is (lhs[..., :, :, None] + rhs[..., None, :, :]).min(axis), of one array x.min(axis), and
+.argmin(axis) beside it for winners; its gradient shares ties, and its minimum may lose NaN. Loops
+are value iteration (100 sweeps over 512 states), Bellman-Ford (512 nodes) and a Viterbi scan with
+back pointers (200 steps over 64 states), with our step and with the line.
 
     python -m benchmarks.one_line [--cases TEXT] [--dtypes TEXT ...] [--repeats 20]
 """
@@ -30,7 +30,10 @@ from .measure import alternating, header
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
-SHAPES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
+SHAPES: dict[str, Any] = {
+    "rows of 2000 x 2000": ("ij->i", (2000, 2000)),
+    "columns of 2000 x 2000": ("ij->j", (2000, 2000)),
+    "rows of 20000 x 64": ("ij->i", (20000, 64)),
     "2000 x 2000 by vector": ("ij,j->i", (2000, 2000), (2000,)),
     "20000 x 64 by vector": ("ij,j->i", (20000, 64), (64,)),
     "256 x 256 by vector": ("ij,j->i", (256, 256), (256,)),
@@ -48,46 +51,49 @@ SHAPES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     "16 of 64 x 64": ("bij,bjk->bik", (16, 64, 64), (16, 64, 64)),
 }
 
-LOOPS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
+LOOPS: dict[str, Any] = {
     "value iteration": ("ij,j->i", (512, 512), (512,)),
     "Bellman-Ford": ("j,jk->k", (512,), (512, 512)),
     "Viterbi scan": ("j,jk->k", (64,), (64, 64)),
 }
 
-Step = Callable[[jax.Array, jax.Array], Any]
+Step = Callable[..., Any]
 
 
 def steps(equation: str) -> dict[str, tuple[Step, Step]]:
     """Of value, and of value and winner: our call and the line."""
 
-    def line(lhs: jax.Array, rhs: jax.Array) -> tuple[jax.Array, int]:
+    def line(lhs: jax.Array, *others: jax.Array) -> tuple[jax.Array, int]:
+        if not others:
+            return lhs, -1 if equation.endswith("i") else 0
+        (rhs,) = others
         if equation.endswith("ik"):
             return lhs[..., :, :, None] + rhs[..., None, :, :], -2
         if equation == "j,jk->k":
             return lhs[:, None] + rhs, 0
         return lhs + rhs[..., None, :], -1
 
-    def line_value(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        candidates, axis = line(lhs, rhs)
+    def line_value(*operands: jax.Array) -> jax.Array:
+        candidates, axis = line(*operands)
         return candidates.min(axis)
 
-    def line_winner(lhs: jax.Array, rhs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        candidates, axis = line(lhs, rhs)
+    def line_winner(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
+        candidates, axis = line(*operands)
         return candidates.min(axis), candidates.argmin(axis)
 
-    def ours(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        return tropical_einsum(equation, lhs, rhs, semiring=min_plus)
+    def ours(*operands: jax.Array) -> jax.Array:
+        return tropical_einsum(equation, *operands, semiring=min_plus)
 
-    def ours_winner(lhs: jax.Array, rhs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = tropical_einsum_with_argmax(equation, lhs, rhs, semiring=min_plus)
+    def ours_winner(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = tropical_einsum_with_argmax(equation, *operands, semiring=min_plus)
         return found.value, found.winner
 
     return {"value": (ours, line_value), "winner": (ours_winner, line_winner)}
 
 
 def gradient(step: Step) -> Step:
-    """In both operands."""
-    return jax.grad(lambda lhs, rhs: step(lhs, rhs).sum(), (0, 1))
+    """In all operands."""
+    return lambda *operands: jax.grad(lambda operands: step(*operands).sum())(operands)
 
 
 def value_iteration(step: Step) -> Step:
