@@ -149,12 +149,9 @@ def transposed(
     Raises:
       Unsupported: JAX cannot transpose it.
     """
-    jaxpr = jax.make_jaxpr(pull)(*like)  # first, so that the author's own errors arrive as they are
+    jax.eval_shape(pull, *like)  # first, so that the author's own errors arrive as they are
     try:
-        made = list(jax.linear_transpose(pull, *like)(list(tangents)))
-        if not all(_vanishing(jaxpr, [True] * len(like))):  # of which JAX left out a part
-            raise ValueError("it is not linear: it may differ from zero where cotangents are zero")
-        return made
+        return turned(pull, like, tangents)
     except UNTRANSPOSED as error:
         raise Unsupported(
             where=f"forward mode of {place}",
@@ -164,10 +161,29 @@ def transposed(
         ) from error
 
 
-# --- what is 0 where cotangents are 0 -------------------------------------------------------------
+# --- the transpose of what is linear --------------------------------------------------------------
 
-# JAX transposes the linear part of what is not linear, if the rest is a term, a case or an integer.
-# These are zero if all floating inputs are; others if one of them is, as a product.
+
+def turned(
+    fn: Callable[..., Sequence[jax.Array]],
+    like: Sequence[jax.ShapeDtypeStruct],
+    cotangents: Arrays,
+) -> list[jax.Array]:
+    """`jax.linear_transpose`, which takes the linear part of what is not linear if the rest is a
+    term, a case or an integer.
+
+    Raises:
+      ValueError: the function may differ from zero where its arguments are zero.
+      UNTRANSPOSED: JAX cannot transpose it.
+    """
+    made = list(jax.linear_transpose(lambda *xs: list(fn(*xs)), *like)(list(cotangents)))
+    if not all(_vanishing(jax.make_jaxpr(fn)(*like), [True] * len(like))):
+        raise ValueError("it is not linear: it may differ from zero where cotangents are zero")
+    return made
+
+
+# Zero if all floating inputs are; others are zero if one of them is, as a product. Calls of ops and
+# of both_modes are transposed by `turned` in their turn.
 TERMS = {
     "add", "add_any", "sub", "concatenate", "pad", "select_n", "dynamic_update_slice", "scatter",
     "scatter-add", "scatter-sub", "clamp", "max", "min", "complex", "while",
@@ -188,9 +204,6 @@ def _vanishing(jaxpr: ClosedJaxpr, zeros: Sequence[bool]) -> list[bool]:
 
 def _vanishing_of(eqn: Eqn) -> Callable[..., Any]:
     name, inner = eqn.primitive.name, jax_seam.inner_jaxprs(eqn)
-    if "call" in eqn.params:  # of both_modes
-        like = [jax_seam.struct_of(v.aval) for v in eqn.invars]
-        inner = [jax.make_jaxpr(eqn.params["call"].body)(*like)]
     taken = len(jax_seam.open_jaxpr(inner[0])[0].invars) if len(inner) == 1 else -1
 
     def known(*values: Any) -> Any:
@@ -201,7 +214,10 @@ def _vanishing_of(eqn: Eqn) -> Callable[..., Any]:
             first, carried, _ = jax_seam.scan_counts(eqn)
             for _ in range(carried):  # at most so often what is carried becomes another
                 outs = _vanishing(inner[0], zeros)
-                zeros[first : first + carried] = map(min, zeros[first:], outs[:carried])
+                kept = [*map(min, zeros[first:], outs[:carried])]
+                if kept == zeros[first : first + carried]:
+                    break
+                zeros[first : first + carried] = kept
         if taken == len(values):
             return _vanishing(inner[0], zeros)
         floating = [zero for v, zero in zip(eqn.invars, zeros, strict=True) if is_inexact(v.aval)]
@@ -364,9 +380,9 @@ def _call_transpose(
     """Of a call in a place where it must be linear, as in a `bwd`: the transpose of its body."""
     places = [i for i, x in enumerate(args) if jax_seam.is_linear_input(x)]
     like = [jax_seam.struct_of(args[i].aval) for i in places]
-    pull = jax.linear_transpose(_of(_in_both(call.body, call.opaque), args, places), *like)
+    body = _of(_in_both(call.body, call.opaque), args, places)
     full = tuple(map(jax_seam.full_tangent, cotangents))
-    return replaced([None] * len(args), places, pull(full))
+    return replaced([None] * len(args), places, turned(body, like, full))
 
 
 def _unbatched(axis: Axis, dims: Sequence[int | None]) -> bool:

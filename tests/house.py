@@ -21,9 +21,19 @@ def sources(*folders: str) -> list[pathlib.Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def statements(paths: list[pathlib.Path]) -> int:
-    """How many statements Python finds in them."""
-    return sum(isinstance(node, ast.stmt) for path in paths for node in ast.walk(parsed(path)))
+def nodes(paths: list[pathlib.Path]) -> int:
+    """How many expressions and statements a reader reads in them; docstrings and imports are free."""
+    found = [node for path in paths for node in ast.walk(parsed(path)) if is_code(node)]
+    return len(found)
+
+
+def is_code(node: ast.AST) -> bool:
+    """Whether a node is an expression or a statement, and no docstring and no import."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return False
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return False
+    return isinstance(node, ast.expr | ast.stmt)
 
 
 @functools.cache
@@ -64,8 +74,7 @@ def figures() -> dict[str, int]:
         f"names at the door of {door}": len(importlib.import_module(door).__all__) for door in DOORS
     }
     return {
-        **{f"statements in {place}": statements(sources(place)) for place in (*PACKAGES, "tests")},
-        "files": len(house),
+        **{f"nodes of code in {package}": nodes(sources(package)) for package in PACKAGES},
         "file names that occur twice": sum(count > 1 for count in names.values()),
         **doors,
         "error classes": sum(isinstance(node, ast.ClassDef) for node in ast.walk(errors)),
@@ -76,10 +85,8 @@ def figures() -> dict[str, int]:
 
 
 BUDGETS = {
-    "statements in tenferro_jax": 11_050,
-    "statements in ext_tropical": 6_500,
-    "statements in tests": 14_000,
-    "files": 150,
+    "nodes of code in tenferro_jax": 80_000,
+    "nodes of code in ext_tropical": 56_000,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,

@@ -269,11 +269,14 @@ def of_rule(bwd):
 
 
 TERM = of_rule(lambda x, g: g)  # in a bwd, a function with a rule of its own
+SHIFT = tj.op("tests.shift.v1")(lambda x: x + 1)
 BWDS = {  # whether it is linear -> of x and a cotangent
     False: [
         lambda x, g: g + 0.1 * x,
         lambda x, g: jax.jit(jnp.add)(g, x),
+        lambda x, g: x.at[:].add(g),
         lambda x, g: TERM(g + x),
+        lambda x, g: SHIFT(g) * x,
         lambda x, g: x,
         lambda x, g: jnp.ones_like(g),
         lambda x, g: (8 * g).astype(jnp.int8).astype(g.dtype),

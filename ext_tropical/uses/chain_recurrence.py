@@ -19,6 +19,9 @@ from .alignment_op import diagonals
 
 Values = tuple[jax.Array, ...]
 BLOCK = 1024  # times at most, over which best scores are added one to another
+# Of so many states two steps at once take XLA CPU 0.5 to 0.9 of the time; of more or fewer, and in
+# sums, up to five times as long.
+TWO_AT_ONCE = range(8, 17)
 BAND = 8  # bands of at most so many states are sums of so many vectors
 Op = Any  # a ChainOp, whose module imports this one
 
@@ -200,17 +203,8 @@ def messages_of(
     # Derivatives do not keep the candidates where they are many.
     many = not isinstance(initial.shape[0], int) or initial.shape[0] > 5
     body = jax.checkpoint(step, prevent_cse=False) if is_log and many else step
-    last, (kept, *shifts), taken = over_times(
-        op,
-        body,
-        first,
-        transition,
-        emission,
-        length,
-        # Two steps at once take XLA CPU half the time for 8 to 10 states, and 0.9 of it for up to
-        # 16; for more or fewer, or for sums, they take up to five times as long.
-        1 + (winners and not op.band and 8 <= transition.shape[1] <= 16),
-    )
+    unroll = 2 if winners and not op.band and transition.shape[1] in TWO_AT_ONCE else 1
+    last, (kept, *shifts), taken = over_times(op, body, first, transition, emission, length, unroll)
     kept = kept if winners else jnp.append(first[None], kept, 0)
     score = (
         _log_sum_exp(last) + jnp.sum(shifts[0]) + tops

@@ -256,7 +256,8 @@ def _path(
         return [(0, 1)] if len(terms) == 2 else []
 
     def search() -> list[tuple[int, ...]]:
-        known = {label: size or 1 for label, size in sizes.items()}  # dp: none of 0
+        # Among orders that cost 0 the algorithm "dp" finds none.
+        known = {label: size or 1 for label, size in sizes.items()}
         found = find([frozenset(term) for term in terms], frozenset(output), known, None)
         return [tuple(positions) for positions in found]
 

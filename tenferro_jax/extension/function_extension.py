@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..both_modes import UNTRANSPOSED, both_modes, transposed
+from ..both_modes import UNTRANSPOSED, both_modes, transposed, turned
 from ..errors import ADRuleError, TenferroError, Unsupported, first_line
 from ..jax_seam import lacks_derivative, only_needed, open_jaxpr
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
@@ -447,7 +447,7 @@ class FunctionExtension(ExtensionOp):
 
         try:
             like = [struct(meta_of(inputs[i])) for i in places]
-            found = dict(zip(places, jax.linear_transpose(run, *like)(cotangents), strict=True))
+            found = dict(zip(places, turned(run, like, cotangents), strict=True))
         except UNTRANSPOSED as error:
             raise self.missing_rule("transpose") from error
         return [found.get(i) for i in range(len(inputs))]

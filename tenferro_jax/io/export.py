@@ -115,8 +115,6 @@ def export(
                 needed="a function that reverse mode can differentiate to this order",
                 fix="Leave vjp_order out, or give the function a rule (jax.custom_vjp).",
             ) from error
-        if effects := _effects(jitted, specs):  # JAX fails on some of them without a clear error
-            raise _unwritable(error, f"what has effects: {effects}") from error
         if len(platforms) > 1 and (callback := _callback(jitted, specs, platforms[:1])):
             raise _unwritable(error, callback) from error
         if not guards:
@@ -163,20 +161,12 @@ def _unwritable(error: Exception, given: str) -> Unsupported:
 
 
 def _callback(jitted: jax.stages.Wrapped, specs: Sequence[PyTree], platforms: Sequence[str]) -> str:
-    """JAX's error for a host callback inside an op: for several platforms it has no clear one."""
+    """JAX's error for a host callback: for several platforms it has no clear one."""
     try:
         jax.export.export(jitted, platforms=platforms)(*specs)
     except Exception as error:  # of others the first one is shown
         return first_line(error) if isinstance(error, NotImplementedError) else ""
     return ""
-
-
-def _effects(jitted: jax.stages.Wrapped, specs: Sequence[PyTree]) -> str:
-    """The effects of a function as text; none if it cannot be traced."""
-    try:
-        return ", ".join(sorted(map(str, jitted.trace(*specs).jaxpr.effects)))
-    except Exception:  # the function's own error is shown instead
-        return ""
 
 
 def _unguaranteed(found: Sequence[tuple[str, str]]) -> Unsupported:

@@ -168,7 +168,7 @@ def one_reduction(
         and semiring.reduction
         and jnp.issubdtype(candidates.dtype, jnp.floating)
     ):
-        found = one_after_the_other(semiring, candidates, axis)
+        found = value_then_winner(semiring, candidates, axis)
     elif with_winner:
         found = together(semiring, candidates, axis)
     else:
@@ -214,7 +214,7 @@ def together(
     return lax.reduce((candidates, index), start, first_best, (axis,))
 
 
-def one_after_the_other(
+def value_then_winner(
     semiring: SelectiveSemiring, candidates: jax.Array, axis: int
 ) -> tuple[jax.Array, jax.Array]:
     """As `together`, of entries that are not computed: for XLA CPU two reductions of floats take a
