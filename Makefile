@@ -8,7 +8,7 @@ PYTHON ?= $(call find,python3 python3.13 python3.12 python3.11 python,(3$(comma)
 comma := ,
 NEWEST ?= $(call find,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),(3$(comma)12))
 
-.PHONY: demo test test-slow test-all test-newest lint sanitize bench docs clean
+.PHONY: demo test test-slow test-all test-newest test-newest-plain test-newest-upgrades lint sanitize bench docs clean
 
 demo: .venv/.demo
 	.venv/bin/python docs/demo.py
@@ -22,9 +22,15 @@ test-slow: .venv/.test
 test-all: .venv/.test
 	TENFERRO_SWEEP=all .venv/bin/python -m pytest -n auto
 
-test-newest: .venv-newest/.test
+test-newest: test-newest-plain test-newest-upgrades
+
+test-newest-plain: .venv-newest/.test
 	.venv-newest/bin/python -c "import jax; print('JAX', jax.__version__)"
 	.venv-newest/bin/python -m pytest -n auto
+
+# With the flags that a later JAX turns on.
+test-newest-upgrades: .venv-newest/.test
+	env $$(.venv-newest/bin/python -m tests.upgrades) .venv-newest/bin/python -m pytest -n auto
 
 lint: .venv/.test
 	.venv/bin/ruff check .

@@ -467,8 +467,8 @@ _tangent = jax_seam.make_primitive(
 # --- what replaces an equation --------------------------------------------------------------------
 
 CONTAINERS = {
-    "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2", "scan", "while",
-    "cond", "shard_map", "custom_linear_solve", "custom_vmap_call",
+    "jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "checkpoint", "remat", "remat2",
+    "scan", "while", "cond", "shard_map", "custom_linear_solve", "custom_vmap_call",
 }  # fmt: skip
 """The equations of JAX that run the jaxprs among their params. Others, such as kernels, are left
 alone.
@@ -506,7 +506,7 @@ def _changes(eqn: Eqn) -> bool:
         or jax_seam.moves_several(eqn)
         or jax_seam.reverse_alone(eqn)
         or (
-            eqn.primitive.name in CONTAINERS
+            jax_seam.name_of(eqn) in CONTAINERS
             and any(map(_changes_inside, jax_seam.inner_jaxprs(eqn)))
         )
     )

@@ -729,6 +729,11 @@ def with_inner(
         return jax.shard_map(
             lambda *xs: tuple(run(eqn.params["jaxpr"], xs)), axis_names=axes, **of_mesh
         )
+    anew = _written_anew(eqn)
+    if anew is not None:
+        body = _body_written_anew(eqn, anew)
+        prevented = getattr(anew, "prevent_cse", True)  # JAX 0.10 has no choice there
+        return jax.checkpoint(lambda *xs: run(body, xs), policy=anew.policy, prevent_cse=prevented)
 
     def changed(value: Any) -> Any:
         if isinstance(value, tuple | list):
@@ -768,6 +773,43 @@ def expansion(eqn: Eqn) -> Callable[..., Any]:
 
 _HIJAX: Any = getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive  # JAX 0.10
 
+_WRITTEN_ANEW = {
+    "CustomJVPTraced": "custom_jvp_call",
+    "CustomVJPTraced": "custom_vjp_call",
+    "RematTraced": "checkpoint",
+    "CheckpointName": "name",
+    "CheckpointNameFwd": "name",
+}
+"""The hijax primitives of the flags jax_custom_jvp3, jax_custom_vjp3 and jax_remat3, and what the
+primitive is called without the flag.
+"""
+
+
+def _written_anew(eqn: Eqn) -> Any:
+    """The hijax primitive of an equation if it is one of `_WRITTEN_ANEW`; None otherwise."""
+    if eqn.primitive.name != "call_hi_primitive":
+        return None
+    primitive = eqn.params["_prim"]
+    known = type(primitive).__name__ in _WRITTEN_ANEW
+    return primitive if known and type(primitive).__module__.startswith("jax.") else None
+
+
+def name_of(eqn: Eqn) -> str:
+    """The name of an equation's primitive, the same with and without JAX's flags for new custom
+    rules and checkpoints.
+    """
+    primitive = _written_anew(eqn)
+    return eqn.primitive.name if primitive is None else _WRITTEN_ANEW[type(primitive).__name__]
+
+
+def _body_written_anew(eqn: Eqn, primitive: Any) -> ClosedJaxpr:
+    """The jaxpr that a hijax primitive of `_WRITTEN_ANEW` calls, of the inputs of its equation."""
+    held = getattr(primitive, "traced", primitive)
+    inner = getattr(held, "jaxpr", None)
+    if inner is not None and len(open_jaxpr(inner)[0].invars) == len(eqn.invars):
+        return inner
+    return jax.make_jaxpr(expansion(eqn))(*(struct_of(v.aval) for v in eqn.invars))
+
 
 def moves_several(eqn: Eqn) -> bool:
     """Whether an equation puts several arrays on devices: where one of them is linear, JAX has no
@@ -788,10 +830,11 @@ def one_by_one(eqn: Eqn) -> Callable[..., Any]:
 
 def reverse_alone(eqn: Eqn) -> bool:
     """Whether an equation calls a jax.custom_vjp, or a hijax primitive without forward mode."""
-    primitive: Any = eqn.params.get("_prim")
+    called = eqn.primitive.name == "call_hi_primitive"  # another one calls its tangents
+    primitive: Any = eqn.params["_prim"] if called else None
     while hasattr(primitive, "prim"):  # under vmap
         primitive = primitive.prim
-    return eqn.primitive.name == "custom_vjp_call" or (
+    return name_of(eqn) == "custom_vjp_call" or (
         primitive is not None
         and (type(primitive).jvp is _HIJAX.jvp or "CustomVJP" in type(primitive).__name__)
     )
@@ -825,7 +868,7 @@ def custom_jvp(eqn: Eqn) -> bool:
     """Whether an equation calls a jax.custom_jvp, other than those of jax.nn and jax.numpy, whose
     rules call no function of others.
     """
-    if eqn.primitive.name != "custom_jvp_call":
+    if name_of(eqn) != "custom_jvp_call":
         return False
     parts = source_of(eqn)[1].parts
     return not {"jax", "_src"} <= {*parts} or not {"nn", "numpy", "scipy"} & {*parts}
@@ -838,6 +881,9 @@ def is_literal(atom: object) -> TypeGuard[Literal]:
 
 def inner_jaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
     """The jaxprs among an equation's params."""
+    anew = _written_anew(eqn)
+    if anew is not None:
+        return [_body_written_anew(eqn, anew)]
     found = []
     for value in eqn.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):

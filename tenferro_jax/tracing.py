@@ -20,7 +20,7 @@ from .extension.runtimes import NO_RUNTIMES
 from .graph.builder import GraphBuilder
 from .graph.graph import Graph, arguments
 from .graph.primitives import moving, pulled, pushed
-from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn
+from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn, name_of
 from .shapes import PyTree, as_operand, require_x64_leaves, with_zeros
 
 
@@ -166,8 +166,9 @@ class _Writer:
         """An equation as a function of its inputs."""
         if isinstance(eqn.params.get("op"), Extension):
             return _standard(eqn.params["op"].with_runtimes(NO_RUNTIMES))
-        if eqn.primitive.name in _DERIVATIVES:
-            return getattr(self, f"_{eqn.primitive.name}")(eqn)
+        name = name_of(eqn)
+        if name in _DERIVATIVES:
+            return getattr(self, f"_{name}")(eqn)
         return jax_seam.with_inner(eqn, self.run) if self._calls(eqn) else jax_seam.as_function(eqn)
 
     def _calls(self, eqn: Eqn) -> bool:
@@ -180,7 +181,7 @@ class _Writer:
                 for closed in jax_seam.inner_jaxprs(eqn)
                 for inner in jax_seam.open_jaxpr(closed)[0].eqns
             )
-            own = isinstance(eqn.params.get("op"), Extension) or eqn.primitive.name in _DERIVATIVES
+            own = isinstance(eqn.params.get("op"), Extension) or name_of(eqn) in _DERIVATIVES
             self._known[id(eqn)] = eqn, own or any(map(self._calls, inside))
         return self._known[id(eqn)][1]
 

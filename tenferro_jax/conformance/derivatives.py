@@ -16,7 +16,7 @@ from ..errors import ADRuleError
 from ..extension.carrier import Extension
 from ..extension.contract import inherited
 from ..extension.rules import absent, is_stated, linearize, present
-from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
+from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, name_of, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
 from .examples import Array, Inputs, first_wrong, inner, largest
 from .op_subject import OpSubject
@@ -306,7 +306,7 @@ def _others(view: Smooth, mask: Mask, zero: bool) -> Sequence[np.ndarray]:
 
 
 MULTIPLIES = ("mul", "dot_general", "div")
-CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
+CALLS = ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "remat", "checkpoint")
 
 
 ADDS = ("add", "add_any", "sub")
@@ -388,7 +388,7 @@ def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced
 
     for eqn in jaxpr.eqns:
         given = [look(atom) for atom in eqn.invars]
-        if eqn.primitive.name in CALLS:
+        if name_of(eqn) in CALLS:
             outs, more = _walk(inner_jaxprs(eqn)[0], given)
             terms += more
         else:

@@ -342,15 +342,15 @@ class Reader:
     callers: tuple[Eqn, ...] = ()
 
     def once(self, key: tuple[object, ...], make: Callable[[], object]) -> Any:
-        """The result of `make`, made once for each key; its first entry is a jaxpr, and JAX keeps
-        one for each jitted function.
+        """The result of `make`, made once for each key; its first entry is an equation, and JAX
+        keeps its equations for each jitted function.
         """
         number = (id(key[0]), *key[1:], self.rule_depth)
         if number not in self.made:
             self.made[number] = (
                 key[0],
                 make(),
-            )  # keeps the jaxpr alive, so that no other object gets its id
+            )  # keeps the equation alive, so that no other object gets its id
         return self.made[number][1]
 
     def read(
@@ -424,7 +424,7 @@ class Reader:
     def _row(self, eqn: Eqn) -> Row:
         if isinstance(eqn.params.get("op"), Extension):
             return _extension
-        name = eqn.primitive.name
+        name = jax_seam.name_of(eqn)
         row = ROWS.get(name)
         if row is None:
             raise refuse(

@@ -146,7 +146,7 @@ def _recomputed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[V
     """A part under jax.checkpoint. As in JAX, the recomputation waits for the backward pass;
     otherwise its nodes would be merged with those of the forward pass.
     """
-    if eqn.params["differentiated"] and eqn.params["prevent_cse"]:
+    if eqn.params.get("differentiated") and eqn.params["prevent_cse"]:
         inputs = reader.builder.add(source.OptimizationBarrier(), *inputs)
     return _inlined(reader, eqn, inputs)
 
@@ -194,7 +194,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
         op = control.known_custom(name, metas)
         name = name.split("#")[0]
         if op is None:
-            op = reader.once((inner, metas), lambda: make(reader, eqn, inner, name, inputs))
+            op = reader.once((eqn, metas), lambda: make(reader, eqn, inner, name, inputs))
         if isinstance(op, str):  # the reason why the rule is lost
             reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({op})"])
             return reader.read(inner, inputs, eqn)
@@ -789,11 +789,13 @@ ROWS |= {
     "custom_linear_solve": _linear_solve,
     "call_hi_primitive": _expanded_primitive,
     "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),
-    "custom_lin": _refused_custom_lin,
+    **dict.fromkeys(("custom_lin", "call_hi_primitive_linearized"), _refused_custom_lin),
     "both_modes_call": _in_both_modes,
     "both_modes_tangent": _in_both_modes,
     "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),
-    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "composite"), _inlined),
+    **dict.fromkeys(
+        ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "composite"), _inlined
+    ),
     **dict.fromkeys(("remat", "remat2", "checkpoint"), _recomputed),
     **dict.fromkeys(("name", "copy", "copy_p", "device_put"), _same),
 }
