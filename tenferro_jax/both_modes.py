@@ -123,7 +123,7 @@ def _in_both(f: Callable[..., Result], opaque: str) -> Callable[..., Result]:
             made.append((form, kept))
             return [x for x, other in zip(found, kept, strict=True) if not other]
 
-        jaxpr = jax_seam.jaxpr_of(of_traced, list(traced.values()))
+        jaxpr = jax_seam.without_refs(jax_seam.jaxpr_of(of_traced, list(traced.values())))
         outs, (form, kept) = iter(_arrays(_run(jaxpr, [*traced.values()], opaque))), made[0]
         return jax.tree.unflatten(form, [x[0] if x else next(outs) for x in kept])
 
@@ -176,8 +176,9 @@ def turned(
       ValueError: the function may differ from zero where its arguments are zero.
       UNTRANSPOSED: JAX cannot transpose it.
     """
-    made = list(jax.linear_transpose(lambda *xs: list(fn(*xs)), *like)(list(cotangents)))
-    if not all(_vanishing(jax.make_jaxpr(fn)(*like), [True] * len(like))):
+    linear = jax_seam.without_refs(jax.make_jaxpr(lambda *xs: list(fn(*xs)))(*like))
+    made = list(jax.linear_transpose(jax_seam.function_of(linear), *like)(list(cotangents)))
+    if not all(_vanishing(linear, [True] * len(like))):
         raise ValueError("it is not linear: it may differ from zero where cotangents are zero")
     return made
 

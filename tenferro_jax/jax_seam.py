@@ -706,6 +706,57 @@ def run_jaxpr(
     return list(map(value_of, inner.outvars))
 
 
+@functools.cache
+def _makes_refs() -> Any:
+    """The effect of a program that makes a ref by `jax.new_ref`, and keeps it to itself."""
+    (effect,) = jax.make_jaxpr(lambda: jax.new_ref(0.0)[...])().effects
+    return effect
+
+
+def _zeros(aval: Aval) -> jax.Array:
+    """Zeros that vary over the axes of a shard_map over which this does."""
+    zeros = jax.numpy.zeros(aval.shape, aval.dtype)
+    varying = tuple(aval.manual_axis_type.varying)
+    return jax.lax.pcast(zeros, varying, to="varying") if varying else zeros
+
+
+def without_refs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The same with values in place of the refs that it makes, which is how JAX lowers it. Itself
+    if it makes none, or in a place where JAX has no such form, as in a custom rule.
+
+    JAX can transpose a write to a ref only if it has linearized the `new_ref` together with it;
+    the derivative rule of a primitive, and jax.linear_transpose, see the write alone.
+    """
+    effects: Any = getattr(jaxpr, "effects", ())
+    avals = [v.aval for v in open_jaxpr(jaxpr)[0].outvars]
+    has_key = any(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended) for aval in avals)
+    if not effects or set(effects) != {_makes_refs()} or has_key:
+        return jaxpr
+    from jax.experimental import pallas  # noqa: PLC0415  # it takes long to import
+
+    def written(refs: tuple[Sequence[jax.Ref], Sequence[jax.Ref]]) -> None:
+        given, made = refs
+        values = run_jaxpr(jaxpr, [ref[...] for ref in given], as_function)
+        for ref, value in zip(made, values, strict=True):
+            ref[...] = value
+
+    def values_of(*inputs: jax.Array) -> list[Any]:
+        empty = list(map(_zeros, avals))
+        traced = jax.make_jaxpr(pallas.run_state(written))((inputs, empty))
+        # The implementation of run_state has values in place of all refs.
+        run = run_jaxpr(
+            traced,
+            [*inputs, *empty],
+            lambda eqn: functools.partial(eqn.primitive.impl, **eqn.params),
+        )
+        return run[len(inputs) :]
+
+    try:
+        return jax.make_jaxpr(values_of)(*(v.aval for v in open_jaxpr(jaxpr)[0].invars))
+    except NotImplementedError:
+        return jaxpr
+
+
 def only_needed(fn: Callable[..., Any], *args: jax.Array) -> Callable[..., Any]:
     """`fn` for arguments like these, without the equations that its results do not need."""
     jaxpr, constants = open_jaxpr(jax.make_jaxpr(fn)(*args))

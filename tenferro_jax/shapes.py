@@ -203,6 +203,9 @@ def as_array(value: object, where: str) -> Any:
         return value
     if isinstance(value, str | bytes):
         raise _no_array(where, repr(value))
+    if isinstance(value, jax.Ref):
+        fix = "Pass its value, ref[...], and write what is returned: ref[...] = f(ref[...])."
+        raise _no_array(where, "a jax.Ref", fix)
     if isinstance(value, np.ndarray | np.generic):
         if (
             isinstance(value, np.ma.MaskedArray)

@@ -397,8 +397,18 @@ def closed_over(function: object) -> Iterator[object]:
 
 
 def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
-    """Refuse a lowering that closes over a traced value, which would have no derivative."""
-    if any(isinstance(value, jax.core.Tracer) for value in values):
+    """Refuse a lowering that closes over a traced value, which would have no derivative, or over a
+    ref.
+    """
+    held = list(values)
+    if any(isinstance(value, jax.Ref) for value in held):
+        raise InvalidConfig(
+            where=op.place_of(LOWERING),
+            given="code that closes over a jax.Ref",
+            needed="a result of the inputs alone, because programs keep what an op closes over",
+            fix="Make the ref inside, or pass its value, ref[...], and write what the op returns.",
+        )
+    if any(isinstance(value, jax.core.Tracer) for value in held):
         raise InvalidConfig(
             where=op.place_of(LOWERING),
             given="code that closes over a traced value",
