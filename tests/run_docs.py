@@ -1,7 +1,9 @@
 """Run every example of the docs and docstrings in a process with JAX's default configuration; print
 what fails.
 
-python -m tests.run_docs [pages | docstrings]
+python -m tests.run_docs [pages | docstrings | guides]
+
+"guides" runs every guide twice, as cells of a notebook that run again.
 """
 
 import contextlib
@@ -75,9 +77,15 @@ def modules():
             yield importlib.import_module(info.name)
 
 
+def chosen(parts):
+    guides = sorted((ROOT / "docs/guides").glob("*.md"))
+    twice = [path for guide in guides for path in (guide, guide)]
+    return (pages() if "pages" in parts else []) + (twice if "guides" in parts else [])
+
+
 def main(parts):
     problems, blocks, examples, skipped = [], 0, 0, []
-    for path in pages() if "pages" in parts else ():
+    for path in chosen(parts):
         native = '"c++"' in path.read_text()
         if native and (shutil.which("c++") is None or jax.default_backend() != "cpu"):
             skipped.append(f"skipped {path}: it needs a C++ compiler and runs on a CPU")

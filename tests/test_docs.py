@@ -28,6 +28,12 @@ def test_every_example_runs_and_prints_what_is_written(part):
     assert (blocks >= 13, examples >= 70) == (part == "pages", part == "docstrings")
 
 
+@pytest.mark.slow
+def test_the_code_of_the_guides_runs_twice_in_one_process():
+    printed = python("-m", "tests.run_docs", "guides")
+    assert re.match(r"\d\d\d blocks, 0 examples, 0 problems", printed), printed
+
+
 def test_the_op_page_says_what_the_vocabulary_says():
     assert op_page.PAGE.read_text() == op_page.page(), "run python -m tests.op_page"
 

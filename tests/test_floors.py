@@ -55,6 +55,7 @@ DOORS = {
     "tenferro_jax.einsum.spread",
     "tenferro_jax.errors",
     "tenferro_jax.extension",
+    "tenferro_jax.extension.definitions",
     "tenferro_jax.extension.family",
     "tenferro_jax.extension.registry",
     "tenferro_jax.extension.sharding",

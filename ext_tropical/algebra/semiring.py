@@ -21,6 +21,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from tenferro_jax.errors import Duplicate, InvalidConfig
+from tenferro_jax.extension.definitions import Definition, is_edited
 from tenferro_jax.extension.family import parse_family_id
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
@@ -39,6 +40,7 @@ class Semiring:
       dtypes: names of the dtypes that operands may have.
       native_number: the semiring's number in `step/native/problem.h`, where the library of this
         package has it; else None. A subclass does not inherit it, because it may compute otherwise.
+      key_class: the class of the keys of its values, made when it is registered.
 
     Example:
       >>> from ext_tropical import tropical_einsum
@@ -65,9 +67,11 @@ class Semiring:
     id: ClassVar[str] = ""
     dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTEGERS)
     native_number: ClassVar[int | None] = None
+    key_class: ClassVar[type[SemiringKey] | None] = None
 
     def __init_subclass__(cls) -> None:
         cls.native_number = vars(cls).get("native_number")
+        cls.key_class = None
 
     @property
     def name(self) -> str:
@@ -211,6 +215,7 @@ def _extreme(dtype: np.dtype, infinity: float, name: str) -> np.ndarray:
 
 
 _classes: dict[str, type[Semiring]] = {}
+_definitions: dict[str, Definition] = {}
 _lock = threading.Lock()
 _Class = TypeVar("_Class", bound=type[Semiring])
 
@@ -218,6 +223,9 @@ _Class = TypeVar("_Class", bound=type[Semiring])
 def register_semiring(cls: _Class) -> _Class:
     """Register a semiring by its id, so that payloads can name it. A class decorator, written above
     the dataclass.
+
+    A class of the same name in the same module, of a cell that ran again, takes the place of the
+    earlier one. Values and ops of the earlier one compute as before.
 
     If a semiring of this package has the same short name, the short name means that one; use your
     id instead.
@@ -254,14 +262,18 @@ def register_semiring(cls: _Class) -> _Class:
     if missing:
         raise _not_a_semiring(cls, f"a class that writes {', '.join(missing)}")
     with _lock:
-        known = _classes.setdefault(cls.id, cls)
-    if known is not cls:
-        raise Duplicate(
-            where=f"register_semiring({cls.__name__})",
-            given=f"the id {cls.id!r} of {known.__module__}.{known.__qualname__}",
-            needed="an id of its own",
-            fix="Choose another name, or a higher version.",
-        )
+        known = _classes.get(cls.id, cls)
+        if not Definition.of(cls).is_again(_definitions.get(cls.id) or Definition.of(known)):
+            raise Duplicate(
+                where=f"register_semiring({cls.__name__})",
+                given=f"the id {cls.id!r} of {known.__module__}.{known.__qualname__}",
+                needed="an id of its own",
+                fix="Choose another name, or a higher version.",
+            )
+        if cls.key_class is None:
+            cls.key_class = type("SemiringKey", (SemiringKey,), {"of_class": cls})
+            _classes[cls.id], _definitions[cls.id] = cls, Definition.of(cls)
+            _found.cache_clear()
     return cls
 
 
@@ -300,10 +312,10 @@ def as_semiring(value: object) -> Semiring:
 
 
 def _registered(value: object) -> Semiring:
-    if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
+    if isinstance(value, Semiring) and value.key_class is not None:
         return wellformed(value)
-    if isinstance(value, type) and value in _classes.values():
-        value = value.id  # type: ignore[attr-defined]
+    if isinstance(value, type) and issubclass(value, Semiring) and value.key_class is not None:
+        return wellformed(_found(value.key_class(value.id)))
     names = [id for id in _classes if value in (id, parse_family_id(id).op)]
     found = [id for id in names if id == value or is_ours(id)] or names  # our names stay ours
     if len(found) == 1:
@@ -372,16 +384,42 @@ def as_selective(value: object, wanted: str) -> SelectiveSemiring:
 class SemiringKey:
     """A semiring in a payload.
 
+    Every registered class of semirings has a subclass of its own for its keys, so that ops of a
+    class that was defined again are not taken for those of the earlier one.
+
     Attributes:
       id: of a registered class.
       fields: its parameters.
+      of_class: the class of the semiring; None in text that was just read, where the id says it.
     """
 
+    of_class: ClassVar[type[Semiring] | None] = None
     id: str
     fields: tuple[bool | int | float | str, ...] = ()
 
     def __repr__(self) -> str:
         return repr(self.semiring)
+
+    def __reduce__(self) -> Any:
+        self.require_current("pickle of a payload")
+        return _key_of, (self.id, self.fields)
+
+    def require_current(self, where: str) -> None:
+        """Refuse a class that was edited and defined again since: the id names the other one.
+
+        Raises:
+          InvalidConfig: the text names the class.
+        """
+        known = _classes.get(self.id)
+        if known is None or self.of_class is None or not is_edited(self.of_class, known):
+            return
+        raise InvalidConfig(
+            where=f"{where} with semiring {self.id}",
+            given=f"a value of {self.of_class.__qualname__} as it was before it was edited and "
+            f"defined again",
+            needed="the class that the id names now",
+            fix="Make the semiring, and what holds it, again.",
+        )
 
     @property
     def semiring(self) -> Semiring:
@@ -394,13 +432,23 @@ class SemiringKey:
 
     @classmethod
     def of(cls, given: Semiring | SemiringKey | str) -> SemiringKey:
-        """The key of a registered semiring, or of its name; a key itself, so that what was read
-        from bytes is written again to the byte. InvalidConfig as `as_semiring`.
+        """The key of a registered semiring, or of its name; of a key its own fields, so that what
+        was read from bytes is written again to the byte. InvalidConfig as `as_semiring`.
         """
-        semiring = as_semiring(given.semiring if isinstance(given, SemiringKey) else given)
-        if isinstance(given, SemiringKey):
-            return given
-        return cls(semiring.id, tuple(semiring.parameters.values()))
+        if not isinstance(given, SemiringKey):
+            semiring = as_semiring(given)
+            return _key_of(semiring.id, tuple(semiring.parameters.values()), type(semiring))
+        as_semiring(given.semiring)
+        return given if given.of_class else _key_of(given.id, given.fields)
+
+
+def _key_of(
+    id: str, fields: tuple[bool | int | float | str, ...], cls: type[Semiring] | None = None
+) -> SemiringKey:
+    """The key of a semiring of a class, by default of the one that the id names."""
+    known = cls or _classes.get(id)
+    made = (known and known.key_class) or SemiringKey
+    return made(id, fields)
 
 
 class OfSemiring:
@@ -416,10 +464,15 @@ class OfSemiring:
         """The semiring itself."""
         return self.semiring.semiring
 
+    def payload_text(self) -> str:
+        """The payload as text for files, which name the semiring by its id."""
+        self.semiring.require_current("to_wire")
+        return super().payload_text()  # type: ignore[misc]
+
 
 @functools.lru_cache(maxsize=1024)
 def _found(key: SemiringKey) -> Semiring:
-    cls: Any = _classes.get(key.id)
+    cls: Any = key.of_class or _classes.get(key.id)
     if cls is None:
         raise _unknown(repr(key.id))
     try:

@@ -59,7 +59,7 @@ from .nesting import (
     treedef_of,
 )
 from .primitive import apply
-from .registry import require_extension_factory
+from .registry import require_current, require_extension_factory
 from .sharding import Shard
 
 NO_RULE = "no rule, with code that JAX cannot differentiate"
@@ -202,6 +202,7 @@ class FunctionExtension(ExtensionOp):
         return dataclasses.replace(rule, on_device=on_device)
 
     def __reduce__(self) -> Any:
+        require_current(type(self), f"pickle of {self!r}")
         rebuild, (_, state) = super().__reduce__()
         return _unpickled, (rebuild, type(self).__module__, self.family_id, state)
 

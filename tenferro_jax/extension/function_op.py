@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from types import NoneType
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from ..shapes import TensorMeta, as_array, is_plain, meta_of, struct
 from .authored import Adopted, Authored, adopted
 from .carrier import Extension
 from .contract import ShardingRule, closed_over, require_not_traced, running
+from .definitions import Definition
 from .family import parse_family_id
 from .function_extension import (
     FunctionExtension,
@@ -28,7 +29,7 @@ from .function_extension import (
 )
 from .nesting import PyTree, nesting_text
 from .primitive import apply, compiled
-from .registry import register_function
+from .registry import register_function, require_current
 from .runtimes import ExtensionRuntimeSet, Kernel
 
 TAKEN = {*dir(FunctionExtension), "family_id", "function", "self"}
@@ -55,6 +56,7 @@ class FunctionOp(Authored):
         source = function.source
         functools.update_wrapper(self, source, updated=())
         self.known: dict[tuple[Any, ...] | None, FunctionExtension] = {}
+        self.kernels: dict[tuple[str, str], tuple[Kernel, Definition]] = {}
         fields = {
             "__module__": source.__module__,
             "__qualname__": f"{source.__qualname__}.op",
@@ -225,11 +227,23 @@ class FunctionOp(Authored):
 
             run.__name__ = getattr(kernel, "__name__", "_")
             made = Kernel(self.op.family_id, platform, run, why_not, name)
-            self.op.runtimes = ExtensionRuntimeSet(*self.op.runtimes, made)
-            self.known.clear()
+            self._add(made, Definition.of(kernel))
             return kernel
 
         return add
+
+    def _add(self, kernel: Kernel, definition: Definition) -> None:
+        """Add a kernel, in the place of the one that `definition` is again."""
+        place = kernel.platform, kernel.title
+        earlier, known = self.kernels.get(place, (None, definition))
+        kernels = list(self.op.runtimes)
+        if earlier in kernels and definition.is_again(known):
+            kernels[kernels.index(earlier)] = kernel
+        else:
+            kernels.append(kernel)
+        self.op.runtimes = ExtensionRuntimeSet(*kernels)
+        self.kernels[place] = kernel, definition
+        self.known.clear()
 
     def def_host(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Set function(*arrays, *, payload) -> the result, of NumPy arrays, which runs where no
@@ -332,7 +346,14 @@ class FunctionOp(Authored):
                 fix="Convert it to an array of the dtype that is meant.",
             ) from error
 
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
     def __reduce__(self) -> Any:
+        require_current(self.op, f"pickle of {self!r}")
         return _unpickled, (self.__module__, self.op.family_id)
 
     def __repr__(self) -> str:
@@ -393,8 +414,8 @@ def op(
 
     Args:
       family_id: raise its version on any change of payload, rule or numerics. A second function
-        under the same family_id is refused, except one of the same name in its module (a cell of
-        a notebook that ran again).
+        under the same family_id is refused, except one of the same name in its module, as in a
+        cell of a notebook that ran again: it takes the place of the first.
       derive: whether JAX differentiates the function. None: it does if there is no rule and
         no `def_host` or `def_infer`. True: it does, and a rule is refused. False: it does not, and
         derivatives need a rule. Where the function calls a jax.custom_vjp or a hijax primitive that

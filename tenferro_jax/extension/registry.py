@@ -19,6 +19,7 @@ from ..ops.op import StdTensorOp, op
 from ..payload_text import from_payload_json
 from ..shapes import TensorMeta
 from .contract import ExtensionOp, own_family
+from .definitions import Definition, is_edited
 from .family import parse_family_id
 from .rules import NO_RULES, ExtensionRuleSet
 
@@ -70,8 +71,8 @@ class ExtensionFactory:
 
 
 _factories: dict[str, ExtensionFactory] = {}
-# The functions of families.
-_sources: dict[str, Any] = {}
+# The class or the function of each family.
+_definitions: dict[str, Definition] = {}
 _lock = threading.Lock()
 
 
@@ -79,12 +80,15 @@ def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
     """Register a family in this process. Only reading files needs it, not running and
     differentiating.
 
+    A class that is registered again stays; one of the same name in the same module, of a cell that
+    ran again, takes its place.
+
     Args:
       family: the class of its ops, or a factory that decodes by hand or has a default.
 
     Raises:
       MalformedFamilyId: the family_id is not `<package>.<op>.v<major>`.
-      Duplicate: the family_id is registered already.
+      Duplicate: another class has the family_id; the text names both.
       InvalidConfig: neither a class of ops nor a factory.
 
     Example:
@@ -96,60 +100,62 @@ def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
       1
     """
     factory = family if isinstance(family, ExtensionFactory) else ExtensionFactory(family)
-    family_id = factory.family_id
-    with _lock:
-        if family_id in _factories:
-            raise Duplicate(
-                where="register_extension",
-                given=f"family_id {family_id} a second time",
-                needed="one factory for each family",
-                fix="Register the family once, in one function of the package.",
-            )
-        _factories[family_id] = factory
+    _register(factory, factory.op_class, "register_extension")
 
 
-def _value_in(cell: Any) -> object:
-    """What a function closes over; None for a name that is bound later, as its own."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def register_function(op_class: type[ExtensionOp], source: Any, place: str) -> None:
-    """Register the class of a function. A function of the same name in its module, of a cell that
-    ran again, is replaced; inside another function it must be the same code on the same values.
+def register_function(op_class: type[ExtensionOp], source: object, place: str) -> None:
+    """Register the class of a function. The function that was defined again, as in a cell that ran
+    again, takes the place of the earlier one.
 
     Raises:
       Duplicate: another function or class has the family_id; the text names both.
     """
-    factory = ExtensionFactory(op_class)
-    family_id = factory.family_id
+    _register(ExtensionFactory(op_class), source, place)
+
+
+def _register(factory: ExtensionFactory, source: object, place: str) -> None:
+    family_id, made = factory.family_id, Definition.of(source)
     with _lock:
-        if family_id in _factories and not _is_again(source, _sources.get(family_id)):
-            other = _factories[family_id].op_class
+        other = _factories.get(family_id)
+        if other is not None and not _takes_the_place(factory, made, other):
             raise Duplicate(
                 where=place,
-                given=f"family_id {family_id}, which belongs to {other.__module__}."
-                f"{other.__qualname__}",
+                given=f"family_id {family_id}, which belongs to {other.op_class.__module__}."
+                f"{other.op_class.__qualname__}",
                 needed="a family_id of its own",
-                fix="Make what differs a keyword-only parameter, or give each its family_id.",
+                fix="Make what differs a keyword-only parameter or a field, or give each its "
+                "family_id.",
             )
-        _factories[family_id], _sources[family_id] = factory, source
+        if factory != other:
+            _factories[family_id], _definitions[family_id] = factory, made
 
 
-def _is_again(source: Any, known: Any) -> bool:
-    """Whether a function is another one that ran again."""
-    if known is None or (source.__module__, source.__qualname__) != (
-        known.__module__,
-        known.__qualname__,
-    ):
-        return False
-    held, before = (list(map(_value_in, f.__closure__ or ())) for f in (source, known))
-    same = source.__code__ == known.__code__ and all(
-        x is y for x, y in zip(held, before, strict=True)
+def _takes_the_place(factory: ExtensionFactory, made: Definition, other: ExtensionFactory) -> bool:
+    """Whether a factory is the registered one again."""
+    known = _definitions.get(factory.family_id) or Definition.of(other.op_class)
+    kinds = Definition.of(type(factory)), Definition.of(type(other))
+    return made.is_again(known) and kinds[0].is_again(kinds[1])
+
+
+def require_current(op_class: type[ExtensionOp], where: str) -> None:
+    """Refuse a class or function that was edited and defined again since: its family_id names the
+    other definition now, for this process too.
+
+    Raises:
+      Unsupported: the text names it.
+    """
+    known = _definitions.get(op_class.family_id)
+    function = getattr(op_class, "function", None)
+    source: Any = op_class if function is None else function.source
+    if known is None or not is_edited(source, known.source):
+        return
+    raise Unsupported(
+        where=where,
+        given=f"an op of {source.__module__}.{source.__qualname__} as it was before it was edited "
+        f"and defined again",
+        needed=f"the definition that the family_id {op_class.family_id} names now",
+        fix="Make the op, or trace the graph, again.",
     )
-    return same or "<" not in source.__qualname__
 
 
 def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:

@@ -41,6 +41,7 @@ from .container import (
     replace_file,
     with_footer,
 )
+from .trees import as_jax_writes
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -132,7 +133,9 @@ class ExportedProgram:
                 where="exported program",
                 given=f"arguments {tree}",
                 needed=str(expected),
-                fix="Nest the arguments as in the export.",
+                fix="Nest the arguments as in the export."
+                if str(tree) != str(expected)
+                else "Export the function again: a class among its arguments was defined again.",
             )
         declared, given = (
             list(map(meta_of, xs))
@@ -195,7 +198,9 @@ class ExportedProgram:
             installed.
         """
         try:
-            body = self.exported.serialize(vjp_order=self.vjp_order)
+            body = _as_jax_writes(self.exported).serialize(vjp_order=self.vjp_order)
+        except TenferroError:  # of a pytree class
+            raise
         except Exception as error:  # JAX raises another type for each kind of value
             raise Unsupported(
                 where="exported program",
@@ -245,6 +250,15 @@ def with_derivatives(
     fields = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
     fields["mlir_module_serialized"] = change(exported.mlir_module_serialized)
     return DerivedExported(**fields, derivative=derivative)
+
+
+def _as_jax_writes(exported: jax.export.Exported) -> jax.export.Exported:
+    """An Exported whose trees have the classes that JAX knows by their names."""
+    changed = {name: as_jax_writes(getattr(exported, name)) for name in ("in_tree", "out_tree")}
+    derivative = getattr(exported, "derivative", None)
+    if derivative is not None:
+        changed["derivative"] = _as_jax_writes(derivative)
+    return dataclasses.replace(exported, **changed)
 
 
 def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:

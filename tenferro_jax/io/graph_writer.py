@@ -15,7 +15,7 @@ from ..dimensions import SymDim, constraint_texts, readable_text
 from ..errors import InvalidConfig, Unsupported
 from ..extension.carrier import Extension
 from ..extension.nesting import has_classes
-from ..extension.registry import MissingExtension
+from ..extension.registry import MissingExtension, require_current
 from ..graph.graph import Graph, bodies
 from ..identity import Sealed, Writer, map_leaves
 from ..jax_seam import is_symbolic_dim
@@ -233,6 +233,7 @@ class GraphWriter:
             levels = json.loads(op.levels)
             return _text(["extension", op.family_id, op.payload, levels, op.output_count])
         if isinstance(op, Extension):
+            require_current(type(op.op), "to_wire")
             map_leaves(op.op, self._noted)
             payload = self._payloads.get(id(op))
             payload = op.op.payload_text() if payload is None else payload

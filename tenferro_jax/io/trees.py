@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,12 +20,17 @@ import numpy as np
 from jax.tree_util import PyTreeDef, default_registry
 
 from ..errors import Duplicate, InvalidConfig, Unsupported, first_line
+from ..extension.definitions import Definition
 from ..extension.nesting import PyTree, tree_json, tree_of
 from ..identity import Writer
 from ..jax_seam import refused_for
 from ..payload_leaves import read_value
 
 _classes: dict[str, type] = {}
+_names: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+"""The names of classes, also of those that were defined again since."""
+_known_to_jax: dict[str, type] = {}
+"""The class that `jax.export` writes under a name, which cannot be changed: the first one."""
 
 
 def register_pytree_name(cls: type, name: str) -> None:
@@ -32,7 +39,8 @@ def register_pytree_name(cls: type, name: str) -> None:
     The process that reads must register the class under the same name, and the class must have
     the same fields. Its static data (everything but the children) may be None, bool, int, float,
     complex, str, bytes, dtype, and tuples of them. A class that `jax.export` knows keeps its name
-    there.
+    there. A class of the same name in the same module, of a cell that ran again, takes the place of
+    the earlier one, which keeps its name for writing.
 
     Args:
       cls: a namedtuple, or a class registered with `jax.tree_util`, such as a dataclass.
@@ -63,18 +71,20 @@ def register_pytree_name(cls: type, name: str) -> None:
             needed="a namedtuple or a class that jax.tree_util knows, and text as its name",
             fix="Call jax.tree_util.register_dataclass or register_pytree_node first.",
         )
-    if (_name_of(cls) or name, _classes.get(name, cls)) != (name, cls):
-        given += f", after {_classes.get(name, cls)!r:.100} and {_name_of(cls)!r:.100}"
+    known = _classes.get(name, cls)
+    if _name_of(cls) not in (None, name) or not Definition.of(cls).is_again(Definition.of(known)):
+        given += f", after {known!r:.100} and {_name_of(cls)!r:.100}"
         raise Duplicate(
             where=where, given=given, needed="one name for each class, and one class for each name"
         )
     if name not in _classes:
         _register_with_jax(cls, name)
-        _classes[name] = cls
+    _classes[name] = cls
+    _names[cls] = name
 
 
 def _name_of(cls: type) -> str | None:
-    return next((name for name, known in _classes.items() if known is cls), None)
+    return _names.get(cls)
 
 
 def _is_pytree_class(cls: object) -> bool:
@@ -91,24 +101,27 @@ def _is_namedtuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
-def _register_with_jax(cls: Any, name: str) -> None:
-    """Register the name with `jax.export`, in the format that JAX itself uses for namedtuples."""
-    named = _is_namedtuple(cls)
+def _register_with_jax(cls: type, name: str) -> None:
+    """Register the name with `jax.export`, in the format that JAX itself uses for namedtuples. The
+    functions ask for the class that has the name when they run.
+    """
 
     def write(static: object) -> bytes:
-        said = cls._fields if named else [_known_fields(cls), _static_json(static, name)]
-        return json.dumps(said).encode()
+        held: Any = _classes[name]
+        if _is_namedtuple(held):
+            return json.dumps(held._fields).encode()
+        return json.dumps([_known_fields(held), _static_json(static, name)]).encode()
 
     def read(content: bytes) -> Any:
-        said = json.loads(content)
-        fields, plain = ([said, []], None) if named else said
+        held, said = _classes[name], json.loads(content)
+        fields, plain = ([said, []], None) if _is_namedtuple(held) else said
         static = read_value(plain, {})
-        _require_fields(cls, name, fields, static, len(fields[0]) if fields else 0)
+        _require_fields(held, name, fields, static, len(fields[0]) if fields else 0)
         return static
 
-    made: Any = (
-        (lambda _, children: cls(*children)) if named else None
-    )  # JAX knows how to make the others
+    def made(aux_data: object, children: Iterable[object]) -> Any:
+        return _made_of(_classes[name], aux_data, list(children))
+
     try:
         jax.export.register_pytree_node_serialization(
             cls,
@@ -124,6 +137,40 @@ def _register_with_jax(cls: Any, name: str) -> None:
                 given=first_line(error),
                 needed="a name of its own",
             ) from error
+    else:
+        _known_to_jax[name] = cls
+
+
+def _made_of(cls: type, static: object, children: Sequence[object]) -> Any:
+    """An object of a pytree class from its static data and children."""
+    leaves = [jax.tree.structure(0)] * len(children)
+    tree = PyTreeDef.from_node_data_and_children(default_registry, (cls, static), leaves)
+    return jax.tree.unflatten(tree, children)
+
+
+def as_jax_writes(tree: PyTreeDef) -> PyTreeDef:
+    """A PyTreeDef of classes that `jax.export` knows: of a class that was defined again it knows
+    the first definition, under the same name.
+
+    Raises:
+      Unsupported: a class that was defined again with other fields since.
+    """
+    node: Any = tree.node_data()
+    if node is None:
+        return tree
+    kind, static = node
+    if (name := _name_of(kind)) is not None:
+        fields, now = _known_fields(kind), _known_fields(_classes[name])
+        if fields != now:
+            raise Unsupported(
+                where=f"pytree class {name}",
+                given=f"fields {fields!r:.500}, before the class was defined again",
+                needed=f"{now}: children, then static data, as in the class of this process",
+                fix="Export the function again.",
+            )
+        kind = _known_to_jax.get(name, kind)
+    children = [as_jax_writes(child) for child in tree.children()]
+    return PyTreeDef.from_node_data_and_children(default_registry, (kind, static), children)
 
 
 def _known_fields(cls: Any) -> list[list[str]] | None:
@@ -258,6 +305,4 @@ def _instance(name: str, fields: object, plain: object, children: list[object]) 
         )
     static = read_value(plain, {})
     _require_fields(cls, name, fields, static, len(children))
-    leaves = [jax.tree.structure(0)] * len(children)
-    tree = PyTreeDef.from_node_data_and_children(default_registry, (cls, static), leaves)
-    return jax.tree.unflatten(tree, children)
+    return _made_of(cls, static, children)

@@ -43,6 +43,7 @@ from ..house import ROOT
 @pytest.fixture(autouse=True)
 def _empty_registry(monkeypatch):
     monkeypatch.setattr(registry_module, "_factories", {})
+    monkeypatch.setattr(registry_module, "_definitions", {})
 
 
 @pytest.mark.clause("X9.1", "X9.3", "X12.6")
@@ -57,8 +58,12 @@ def test_one_factory_a_family():
     )
     register_extension(factory)
     assert lookup_extension_factory(ScaledSquare.family_id) is factory
+    register_extension(ScaledSquare)  # the same thing again is nothing
+    assert lookup_extension_factory(ScaledSquare.family_id) is factory
     error = ends_in(
-        lambda: register_extension(ScaledSquare), Duplicate, r"test-package\.scaled_square\.v1"
+        lambda: register_extension(made("Other", family_id=ScaledSquare.family_id)),
+        Duplicate,
+        r"test-package\.scaled_square\.v1, which belongs to tests\.extension_ops\.ScaledSquare",
     )
     assert isinstance(error.value, RegistrationError)
     assert lookup_extension_factory(ScaledSquare.family_id) is factory
@@ -100,9 +105,10 @@ def test_threads_register_and_look_up_at_once(monkeypatch):
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for i in range(300):
-            op = made("Op", family_id=f"test-package.raced_{i}.v1")
-            found = pool.map(registered, [ExtensionFactory(op) for _ in range(8)])
-            assert set(map(id, found)) == {id(lookup_extension_factory(op.family_id))}
+            family_id = f"test-package.raced_{i}.v1"
+            ops = [made(f"Op{k}", family_id=family_id) for k in range(8)]
+            found = pool.map(registered, map(ExtensionFactory, ops))
+            assert set(map(id, found)) == {id(lookup_extension_factory(family_id))}
 
 
 @pytest.mark.clause("X9.5", "X5.9")
