@@ -306,6 +306,13 @@ class Sealed(metaclass=Sealing):
             self._seal()
         return self._key
 
+    def is_of_another_class(self) -> bool:
+        """Whether the class was exchanged, as IPython's autoreload does with objects of a module
+        that was edited; the identity is then that of the earlier class.
+        """
+        key: Any = self.typed_key
+        return key[0] is not type(self)
+
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Sealed) and self.typed_key == other.typed_key)
 

@@ -207,6 +207,9 @@ class Extension(StdTensorOp):
         if isinstance(op, Extension):
             return op if runtimes is None else op.with_runtimes(runtimes)
         carrier: Extension | None = getattr(op, "_carrier", None)
+        if carrier is not None and op.is_of_another_class():
+            op._seal()
+            carrier = None
         wanted = runtimes if runtimes is not None or carrier is None else op.runtimes
         if carrier is None or carrier.runtimes is not wanted:
             carrier = Extension(op, (), runtimes)

@@ -15,6 +15,7 @@ import pytest
 import ext_tropical
 import tenferro_jax as tj
 from tenferro_jax.errors import Duplicate, ExtensionRegistryError, InvalidConfig, Unsupported
+from tenferro_jax.extension import apply
 from tenferro_jax.extension.registry import lookup_extension_factory
 
 from ..helpers import each_ends_in, ends_in, equal
@@ -333,3 +334,14 @@ def test_a_rule_that_is_set_again_replaces_the_earlier_one():
         notebook.run(rule)
         run = lambda x: f(x).sum()
         equal((jax.grad(run)(X), np.full(2, slope)), (jax.jit(jax.grad(run))(X), np.full(2, slope)))
+
+
+def test_an_object_whose_class_was_exchanged_is_of_the_new_class():
+    """As autoreload of IPython does, which hands the new class to objects that are there."""
+    notebook = Notebook()
+    old = notebook.run(text("class", 2, "exchanged"))["Scale"]()
+    equal((apply(old, X)[0], 2 * X))
+    new = notebook.run(text("class", 3, "exchanged"))["Scale"]
+    object.__setattr__(old, "__class__", new)
+    equal((apply(old, X)[0], 3 * X), (jax.jit(lambda x: apply(old, x)[0])(X), 3 * X))
+    assert old == new()
