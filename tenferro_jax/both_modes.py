@@ -504,7 +504,7 @@ def _changes(eqn: Eqn) -> bool:
     """Whether something else runs in the place of an equation."""
     return (
         jax_seam.custom_jvp(eqn)
-        or jax_seam.moves_several(eqn)
+        or jax_seam.lacks_transpose(eqn)
         or jax_seam.reverse_alone(eqn)
         or (
             jax_seam.name_of(eqn) in CONTAINERS
@@ -521,10 +521,8 @@ def _changes_inside(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
 
 def _as_call(eqn: Eqn, opaque: str) -> Callable[..., PyTree]:
     """A call of a jax.custom_vjp."""
-    if "call_jaxpr" in eqn.params:
-        body = jax_seam.function_of(eqn.params["call_jaxpr"])
-    else:
-        body = jax_seam.expansion(eqn)
+    inner = jax_seam.inner_jaxprs(eqn)
+    body = jax_seam.function_of(inner[0]) if inner else jax_seam.expansion(eqn)
     avals = [v.aval for v in eqn.outvars]
     fn = jax_seam.as_function(eqn)
     name, at = jax_seam.source_of(eqn)

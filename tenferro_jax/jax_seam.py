@@ -764,6 +764,40 @@ def only_needed(fn: Callable[..., Any], *args: jax.Array) -> Callable[..., Any]:
     return lambda *xs: jax.core.eval_jaxpr(kept[0], constants, *xs)
 
 
+def recomputed(
+    fn: Callable[..., Any],
+    policy: Callable[..., bool] | None = None,
+    prevent_cse: bool | tuple[bool, ...] = True,
+) -> Callable[..., Any]:
+    """jax.checkpoint of a function that may be linear. With the flag jax_remat3 JAX 0.12 has no
+    transpose of one: the primitive is bound that jax.checkpoint has without the flag.
+    """
+    convert = getattr(partial_eval, "convert_constvars_jaxpr", None)  # from JAX 0.12 on
+    if convert is None or not jax.config.values.get("jax_remat3"):
+        return jax.checkpoint(fn, policy=policy, prevent_cse=prevent_cse)
+
+    def run(*args: object) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        traced, shapes = jax.make_jaxpr(
+            lambda *xs: fn(*jax.tree.unflatten(tree, xs)), return_shape=True
+        )(*leaves)
+        inner, constants = open_jaxpr(traced)
+        prevented = prevent_cse
+        if isinstance(prevented, tuple):
+            prevented = (False,) * len(constants) + prevented
+        outs = jexc.primitives.remat_p.bind(
+            *constants,
+            *leaves,
+            jaxpr=convert(inner),
+            policy=policy,
+            prevent_cse=prevented,
+            differentiated=False,
+        )
+        return jax.tree.unflatten(jax.tree.structure(shapes), outs)
+
+    return run
+
+
 def with_inner(
     eqn: Eqn,
     run: Callable[[ClosedJaxpr, Sequence[object]], list[object]],
@@ -783,8 +817,8 @@ def with_inner(
     anew = _written_anew(eqn)
     if anew is not None:
         body = _body_written_anew(eqn, anew)
-        prevented = getattr(anew, "prevent_cse", True)  # JAX 0.10 has no choice there
-        return jax.checkpoint(lambda *xs: run(body, xs), policy=anew.policy, prevent_cse=prevented)
+        prevent_cse = getattr(anew, "prevent_cse", True)  # JAX 0.10 has no choice there
+        return recomputed(lambda *xs: run(body, xs), anew.policy, prevent_cse)
 
     def changed(value: Any) -> Any:
         if isinstance(value, tuple | list):
@@ -867,6 +901,14 @@ def moves_several(eqn: Eqn) -> bool:
     transpose, because it takes all for linear.
     """
     return eqn.primitive.name == "device_put" and len(eqn.invars) > 1
+
+
+def lacks_transpose(eqn: Eqn) -> bool:
+    """Whether JAX cannot transpose an equation that may be linear: one that moves several arrays,
+    or a checkpoint with the flag jax_remat3.
+    """
+    primitive = _written_anew(eqn)
+    return moves_several(eqn) or (primitive is not None and name_of(eqn) == "checkpoint")
 
 
 def one_by_one(eqn: Eqn) -> Callable[..., Any]:

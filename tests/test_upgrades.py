@@ -210,6 +210,25 @@ def test_a_rule_for_forward_mode_that_calls_one_for_reverse_mode_has_both(with_f
         close((jax.jvp(slope(tj.both_modes(f)), (X,), (W,))[1], W * 7 * X * W))
 
 
+def test_a_bwd_with_a_checkpoint_has_forward_mode(with_flags):
+    function = jax.custom_vjp(jnp.sin)
+    again = jax.checkpoint(lambda x, g: 7.0 * g * x)
+    function.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (again(x, g),))
+    for f in (function, jax.jit(function)):
+        close((jax.jvp(tj.both_modes(f), (X,), (W,))[1], 7 * X * W))
+    close((jax.hessian(lambda x: tj.both_modes(function)(x).sum())(X), 7 * np.eye(3)))
+
+
+def test_slices_of_a_network_have_a_derivative(with_flags):
+    a, b = np.random.default_rng(0).normal(size=(2, 300, 300))
+
+    def total(a):
+        return tropical_einsum("ij,jk->", a, b, semiring="log_sum_exp", memory_limit=2**20)
+
+    shares = np.exp(a[:, :, None] + b[None])
+    close((jax.grad(total)(a), shares.sum(2) / shares.sum()), rtol=1e-9)
+
+
 def test_ops_and_checks_take_functions_with_new_rules(with_flags):
     for name, function in {"vjp": steep, "jvp": slanted(7.0)}.items():
         f = tj.op(f"test-upgrades.{name}.v1")(jax.jit(function))

@@ -22,6 +22,11 @@ def upgrades() -> list[str]:
     ]
 
 
+def is_on(name: str) -> bool:
+    """Whether the installed JAX has this flag, and it is on."""
+    return bool(jax.config.values.get(name))
+
+
 def main() -> None:
     """Print the variables of the environment that turn the flags on."""
     print(*(f"{name.upper()}=1" for name in upgrades() if name not in LEFT_OUT))

@@ -213,7 +213,7 @@ def sum_of_slices(
     ) -> jax.Array:
         def step(found: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
             start = plan.start(jnp.minimum(i, plan.slices - 1))
-            new = jax.checkpoint(block)(start, *arrays)
+            new = jax_seam.recomputed(block)(start, *arrays)
             if spread is not None:
                 new = jnp.where(i < last, new, jnp.zeros_like(new))
             return plan.added(found, new, start), None

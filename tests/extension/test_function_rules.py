@@ -551,7 +551,7 @@ def test_a_rule_that_jax_cannot_transpose_has_forward_mode_alone(author, rule):
     ends_in(
         (lambda: jax.grad(wrap(lambda x: f(x).sum()))(AT) for wrap in (jax.jit, lambda f: f)),
         (ValueError, NotImplementedError),
-        "(?i)reverse-mode differentiation",
+        "(?i)reverse-mode differentiation|must implement `transpose`",
     )
     close(
         (jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[1])(AT), 2 * AT),

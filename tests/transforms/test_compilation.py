@@ -18,6 +18,7 @@ from tenferro_jax.jax_seam import read_module
 
 from ..extension_ops import ScaledSquare
 from ..helpers import ends_in, made
+from ..upgrades import is_on
 from .matrix import agree, agree_numerically, sweep
 
 
@@ -128,6 +129,13 @@ def test_grad_of_checkpoint(case):
     agree_numerically(got, case.gradients(*case.inputs))
 
 
+NAMES_COME_TOO_LATE = pytest.mark.skipif(
+    is_on("jax_remat3"),
+    reason="JAX then asks the policy before AD rules are applied, in which ops name their results",
+)
+
+
+@NAMES_COME_TOO_LATE
 @pytest.mark.clause("X13.6")
 @sweep("checkpoint with save_families")
 def test_a_saved_family_runs_once_less(case):
@@ -139,6 +147,7 @@ def test_a_saved_family_runs_once_less(case):
     assert count(plain, *case.inputs) - count(saved, *case.inputs) == 1
 
 
+@NAMES_COME_TOO_LATE
 @pytest.mark.clause("X13.6", "X10.12")
 def test_a_value_that_is_differentiated_by_another_form_is_saved_too():
     """The einsum of values alone is differentiated by the one with winners: that is what
