@@ -203,19 +203,18 @@ def as_array(value: object, where: str) -> Any:
         return value
     if isinstance(value, str | bytes):
         raise _no_array(where, repr(value))
+    entries = jax.tree.leaves(value) if isinstance(value, list | tuple) else [value]
+    for entry in entries:
+        if isinstance(entry, np.ma.MaskedArray):  # of which JAX takes lists, without the masks
+            raise _unfit(where, entry)
+    if isinstance(value, np.ndarray | np.generic):
+        if not value.dtype.isnative or not is_jax_dtype(value.dtype):
+            raise _unfit(where, value)
+        if value.dtype.itemsize < 8 or x64_enabled() or canonical_dtype(value.dtype) == value.dtype:
+            return value
     if isinstance(value, jax.Ref):
         fix = "Pass its value, ref[...], and write what is returned: ref[...] = f(ref[...])."
         raise _no_array(where, "a jax.Ref", fix)
-    if isinstance(value, np.ndarray | np.generic):
-        if (
-            isinstance(value, np.ma.MaskedArray)
-            or not value.dtype.isnative
-            or not is_jax_dtype(value.dtype)
-        ):
-            fix = "Fill masked entries, and convert to numbers in this machine's byte order."
-            raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}", fix)
-        if value.dtype.itemsize < 8 or x64_enabled() or canonical_dtype(value.dtype) == value.dtype:
-            return value
     try:
         array = jnp.asarray(value)
         narrow = [] if x64_enabled() or array.dtype.kind not in "iu" else jax.tree.leaves(value)
@@ -241,6 +240,11 @@ def as_array(value: object, where: str) -> Any:
                     fix="Run under jax.enable_x64(True), or scale the integers.",
                 )
     return array
+
+
+def _unfit(where: str, array: np.ndarray | np.generic) -> DTypeError:
+    fix = "Fill masked entries, and convert to numbers in this machine's byte order."
+    return _no_array(where, f"a {type(array).__name__} of dtype {array.dtype.str}", fix)
 
 
 def _no_array(

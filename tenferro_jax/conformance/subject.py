@@ -18,7 +18,17 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..jax_seam import x64_elsewhere
-from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, is_key, meta_of, struct, x64_enabled
+from ..shapes import (
+    PyTree,
+    Shaped,
+    TensorMeta,
+    as_array,
+    is_inexact,
+    is_key,
+    meta_of,
+    struct,
+    x64_enabled,
+)
 from .examples import Array, Inputs, cast, first_wrong, in_double, largest, rows
 from .held import HELD, all_wide, coarsest, holds_numpy
 from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
@@ -333,6 +343,10 @@ class FunctionSubject(Subject):
         self.name = f"{getattr(fn, '__module__', None) or type(fn).__module__}.{name}"
         found, self.tree = jax.tree_util.tree_flatten_with_path((self.fn, tuple(self.args)))
         self.paths, self.leaves = [path for path, _ in found], [leaf for _, leaf in found]
+        with jax.enable_x64(True):
+            for path, leaf in found:
+                if _is_array(leaf):
+                    as_array(leaf, f"check of {self.name}, {_name_of(path)}")
         self.keyed = any(map(_is_random_key, self.leaves))
         self.first: list[np.ndarray] | None = None
         with contextlib.suppress(Exception):  # the checks tell what it raises
@@ -410,12 +424,14 @@ class FunctionSubject(Subject):
         """The inputs of a mask in words: "argument 0 and argument 1['w']"."""
         if len(mask) > MOST_NAMED:
             return f"{len(mask)} arrays together"
-        found = []
-        for i in mask:
-            (of, *path) = self.paths[self.moving[i]]
-            text = jax.tree_util.keystr(tuple(path[of.idx :]))
-            found.append(f"argument {path[0].idx}{text}" if of.idx else f"the function's {text}")
-        return " and ".join(found)
+        return " and ".join(_name_of(self.paths[self.moving[i]]) for i in mask)
+
+
+def _name_of(path: tuple[Any, ...]) -> str:
+    """A leaf of the function and its arguments in words."""
+    (of, *inner) = path
+    text = jax.tree_util.keystr(tuple(inner[of.idx :]))
+    return f"argument {inner[0].idx}{text}" if of.idx else f"the function's {text}"
 
 
 def _is_random_key(leaf: object) -> bool:

@@ -462,10 +462,8 @@ class FunctionExtension(ExtensionOp):
                 needed="the route lowering",
             )
         results = self.function.host(*self.arguments.unflatten(arrays), **self.payload)
-        return [
-            np.asarray(x)
-            for x in self.function.flat(self.results, results, "def_host, which returned")
-        ]
+        made = self.function.flat(self.results, results, "def_host, which returned")
+        return [np.asanyarray(x) for x in made]  # a masked array stays one, and is refused
 
     def has_own(self, method: str) -> bool:
         """What the author gave for the stage of this op."""
