@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from .ad import grad, jvp, linearize, vjp
 from .both_modes import both_modes
 from .einsum.einsum_plan import plan_einsum
-from .errors import TenferroError
+from .errors import TenferroError, no_attribute
 from .extension.execution import host_errors
 from .extension.function_op import op
 from .extension.routes import routes
@@ -57,17 +57,8 @@ __all__ = [
     "vjp",
 ]
 
-ROOMS = {
-    "ad": ("AdContext",),
-    "engine": ("Engine", "ExecProgram", "compile_std_to_exec"),
-    "errors": (
-        *("ADRuleError", "ArtifactError", "BackendFailure", "ConformanceError", "DTypeError"),
-        *("InvalidConfig", "RegistrationError", "ShapeError", "Unsupported"),
-    ),
-    "graph": ("GraphBuilder",),
-    "tensor": ("TracedTensor", "eval_all"),
-}
-"""Names that the source documents have at the door, and where they are."""
+ROOMS = ("errors", "extension", "engine", "tensor", "graph", "ad", "io", "einsum", "conformance")
+"""The packages and modules whose names stand here in the source documents and before."""
 
 if TYPE_CHECKING:
     from .conformance.examination import check
@@ -77,9 +68,7 @@ else:  # a checker of types would take every name
         """`check`, imported at its first use, because most programs do not need it."""
         if name == "check":
             return importlib.import_module("tenferro_jax.conformance").check
-        places = (f"; use {__name__}.{at}.{name}" for at, names in ROOMS.items() if name in names)
-        text = f"module {__name__!r} has no attribute {name!r}{next(places, '')}"
-        raise AttributeError(text, name=name)
+        raise no_attribute(__name__, name, [f"{__name__}.{room}" for room in ROOMS])
 
 
 def __dir__() -> list[str]:

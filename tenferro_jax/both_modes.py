@@ -26,7 +26,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from . import jax_seam
-from .errors import InvalidConfig, Unsupported, first_line, require_kind
+from .errors import InvalidConfig, Unsupported, first_line, reason_of, require_kind
 from .jax_seam import Aval, Axis, ClosedJaxpr, Eqn, Jaxpr, Tangent
 from .shapes import PyTree, is_inexact
 
@@ -155,7 +155,7 @@ def transposed(
     except UNTRANSPOSED as error:
         raise Unsupported(
             where=f"forward mode of {place}",
-            given=f"bwd, which JAX cannot transpose: {type(error).__name__}: {first_line(error)}",
+            given=f"bwd, which JAX cannot transpose: {reason_of(error)}",
             needed=FORWARD_MODE,
             fix=fix,
         ) from error

@@ -7,6 +7,9 @@ class derives from the builtin exception that a caller who does not know this pr
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -60,6 +63,17 @@ def first_line(error: BaseException) -> str:
     )
 
 
+def reason_of(error: BaseException) -> str:
+    """The kind and the text of another library's exception, for our sentence.
+
+    Example:
+      >>> reason_of(ValueError("a size")), reason_of(AssertionError())
+      ('ValueError: a size', 'AssertionError')
+    """
+    kind = type(error).__name__
+    return f"{kind}: {first_line(error)}" if str(error).strip() else kind
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things.
 
@@ -78,6 +92,26 @@ def shortened(text: str) -> str:
       'ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,a...ab,ab,ab,ab,ab,ab,ba->'
     """
     return text if len(text) <= 80 else f"{text[:40]}...{text[-22:]}"
+
+
+def no_attribute(module: str, name: str, rooms: Sequence[str]) -> AttributeError | ImportError:
+    """The error of the `__getattr__` of a module: it names the one of these modules that has the
+    name.
+
+    `from module import name` drops the text of an AttributeError, and gets an ImportError.
+    """
+
+    def has(room: str) -> bool:
+        names = vars(importlib.import_module(room))
+        is_its_own = getattr(names.get(name), "__module__", "") == room
+        return is_its_own or name in names.get("__all__", ())
+
+    place = "" if name.startswith("_") else next(filter(has, rooms), "")
+    asked_by = sys._getframe(2).f_globals.get("__name__", "")
+    if place and asked_by.startswith("importlib"):
+        return ImportError(f"cannot import name {name!r} from {module!r}; use {place}.{name}")
+    text = f"module {module!r} has no attribute {name!r}"
+    return AttributeError(f"{text}; use {place}.{name}" if place else text, name=name)
 
 
 # --- wrong input ----------------------------------------------------------------------------------

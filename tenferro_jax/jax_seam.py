@@ -342,7 +342,11 @@ def require_platforms(platforms: Sequence[str], where: str) -> None:
             where=where,
             given=f"platforms={platforms!r}",
             needed=f"a tuple of different platforms among {', '.join(PLATFORMS)}",
-            fix="For GPUs write cuda (NVIDIA) or rocm (AMD)." if "gpu" in platforms else "",
+            fix="For GPUs write cuda (NVIDIA) or rocm (AMD)."
+            if "gpu" in platforms
+            else f"Write ({platforms!r},)."
+            if platforms in PLATFORMS
+            else "",
         )
 
 

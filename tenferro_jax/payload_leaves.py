@@ -33,6 +33,14 @@ _NAN = struct.pack("<d", math.nan)
 def refusal(value: object, where: str) -> InvalidConfig:
     """The error for a value that no payload may hold."""
     kind = type(value)
+    if isinstance(value, jax.core.Tracer):
+        return InvalidConfig(
+            where=where,
+            given=f"a traced value {value.dtype}{list(value.shape)}",
+            needed=f"a value that is known when the op is made, one of: {CLOSED_LIST}",
+            fix="Make it an input of the op: of a function, a parameter by position. Under jax.jit "
+            "static_argnames keeps an argument a value.",
+        )
     return InvalidConfig(
         where=where,
         given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}",

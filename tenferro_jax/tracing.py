@@ -74,6 +74,7 @@ def trace(
     ]
     inputs = [builder.input(jax.ShapeDtypeStruct(x.shape, x.dtype)) for x in shaped]
 
+    @functools.wraps(fn, updated=())  # whose name and line are in JAX's errors
     def call(*values: jax.Array) -> PyTree:
         args = list(jax.tree.unflatten(in_tree, values))
         kwargs = args.pop() if keyword_specs else {}

@@ -1,5 +1,6 @@
 """The doors of the packages: `check` comes late, and other names are missing as in any module."""
 
+import importlib
 import pkgutil
 
 import pytest
@@ -21,12 +22,45 @@ def test_other_names_are_missing_as_in_any_module(door):
     assert pkgutil.resolve_name(f"{door.__name__}.{door.__all__[0]}") is not None
 
 
-def test_names_that_have_a_room_of_their_own():
-    for room, name in (
-        (room, name) for room, names in tenferro_jax.ROOMS.items() for name in names
-    ):
-        assert pkgutil.resolve_name(f"tenferro_jax.{room}.{name}") is not None
-        ends_in(lambda: getattr(tenferro_jax, name), AttributeError, f"; use .*{room}.{name}$")
+@pytest.mark.parametrize(
+    ("door", "place"),
+    [
+        ("tenferro_jax", "tenferro_jax.engine.Engine"),
+        ("tenferro_jax", "tenferro_jax.engine.compile_std_to_exec"),
+        ("tenferro_jax", "tenferro_jax.tensor.TracedTensor"),
+        ("tenferro_jax", "tenferro_jax.tensor.eval_all"),
+        ("tenferro_jax", "tenferro_jax.graph.GraphBuilder"),
+        ("tenferro_jax", "tenferro_jax.graph.Node"),
+        ("tenferro_jax", "tenferro_jax.ad.AdContext"),
+        ("tenferro_jax", "tenferro_jax.errors.InvalidConfig"),
+        ("tenferro_jax", "tenferro_jax.io.register_pytree_name"),
+        ("tenferro_jax", "tenferro_jax.einsum.Plan"),
+        ("tenferro_jax", "tenferro_jax.extension.ExtensionOp"),
+        ("tenferro_jax", "tenferro_jax.extension.register_extension"),
+        ("tenferro_jax", "tenferro_jax.conformance.conformance_tests"),
+        ("tenferro_jax.extension", "tenferro_jax.extension.registry.ExtensionFactory"),
+        ("tenferro_jax.extension", "tenferro_jax.extension.registry.lookup_extension_factory"),
+        ("tenferro_jax.extension", "tenferro_jax.extension.sharding.Shard"),
+        ("tenferro_jax.extension", "tenferro_jax.extension.carrier.Extension"),
+        ("tenferro_jax.extension", "tenferro_jax.extension.primitive.save_families"),
+    ],
+)
+def test_a_name_that_moved_has_its_place_in_the_error(door, place):
+    """Both as an attribute and in `from ... import ...`, whose own error drops the text."""
+    name = place.rpartition(".")[2]
+    assert pkgutil.resolve_name(place) is not None
+    module = importlib.import_module(door)
+    ends_in(
+        lambda: getattr(module, name),
+        AttributeError,
+        f"^module '{door}' has no attribute '{name}'; use {place}$",
+    )
+    ends_in(
+        lambda: exec(f"from {door} import {name}", {}),
+        ImportError,
+        f"^cannot import name '{name}' from '{door}'; use {place}$",
+    )
+    assert not hasattr(module, name)
 
 
 IMPORT = """

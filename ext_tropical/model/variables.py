@@ -45,7 +45,9 @@ def checked(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> tupl
             )
         if len(scope) != x.ndim:
             raise ShapeError(
-                where=where, given=f"shape {x.shape}", needed=f"an axis for each of {len(scope)}"
+                where=where,
+                given=f"shape {x.shape}",
+                needed="an axis for each of its variables",
             )
         for name, size in zip(scope, x.shape, strict=True):
             if sizes.setdefault(name, size) != size or size == 0:

@@ -62,6 +62,7 @@ class Examination:
                 where="check",
                 given=f"only={names!r}",
                 needed=f"names among {', '.join(check.name for check in self.checks)}",
+                fix=f"Write only=({names!r},)." if isinstance(names, str) else "",
             )
         findings = [self.finding(c.name) for c in self.checks if not names or c.name in names]
         return ConformanceReport(self.subjects[0].name, self.subjects[0].text, tuple(findings))

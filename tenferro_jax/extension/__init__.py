@@ -10,6 +10,9 @@
 # - `authored`: what the author of a function wrote; `function_extension`: the class of its ops;
 #   `function_op`: what `tenferro_jax.op` returns; `nesting`: how arrays are nested, as text.
 
+from typing import TYPE_CHECKING
+
+from ..errors import no_attribute
 from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, ShardingRule, require_equal
 from .primitive import apply
 from .registry import extension_op, register_extension
@@ -30,3 +33,11 @@ __all__ = [
     "register_extension",
     "require_equal",
 ]
+
+ROOMS = ("registry", "sharding", "carrier", "family", "rules", "runtimes", "routes", "primitive")
+"""The modules whose names stood here before."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name, [f"{__name__}.{room}" for room in ROOMS])

@@ -20,6 +20,20 @@ from ..shapes import TensorMeta, is_inexact
 from .contract import ShardingRule
 from .nesting import PyTree, missing
 
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+# What each function of an author takes before the payload: "*" stands for the arrays.
+TAKES = {
+    "defjvp": ("primals", "outputs", "tangents"),
+    "fwd": ("*",),
+    "bwd": ("residuals", "cotangents"),
+    "def_transpose": ("cotangents", "*"),
+    "def_host": ("*",),
+    "def_infer": ("*",),
+}
+AS_IN_JAX = {
+    "defjvp": "Unlike a rule of jax.custom_jvp it gets the outputs, and returns the tangents alone."
+}
 MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
 
 
@@ -103,14 +117,13 @@ def adopted(function: Any, family_id: str) -> Adopted:
         )
     # JAX itself says by nondiff_argnums what is no array; of a function without rules, what has a
     # value already is none.
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
     parameters = read(source).parameters
     names = list(parameters)
     static = [names[i] for i in function.nondiff_argnums] if custom else []
     payload = [
         name
         for name, p in parameters.items()
-        if p.kind is keyword_only or name in static or (not custom and p.default is not p.empty)
+        if p.kind is KEYWORD or name in static or (not custom and p.default is not p.empty)
     ]
 
     def placed(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -118,7 +131,7 @@ def adopted(function: Any, family_id: str) -> Adopted:
 
         def run(*arrays: PyTree, **values: Any) -> PyTree:
             rest = iter(arrays)
-            keywords = {n: values[n] for n in payload if parameters[n].kind is keyword_only}
+            keywords = {n: values[n] for n in payload if parameters[n].kind is KEYWORD}
             placed = [values[n] if n in payload else next(rest) for n in names if n not in keywords]
             return fn(*placed, *rest, **keywords)
 
@@ -126,7 +139,7 @@ def adopted(function: Any, family_id: str) -> Adopted:
 
     def as_payload(name: str, p: inspect.Parameter) -> inspect.Parameter:
         hint = Any if p.annotation is p.empty else p.annotation
-        return p.replace(kind=keyword_only, annotation=hint)
+        return p.replace(kind=KEYWORD, annotation=hint)
 
     arrays = [p for name, p in parameters.items() if name not in payload]
     keywords = [as_payload(name, p) for name, p in parameters.items() if name in payload]
@@ -134,7 +147,7 @@ def adopted(function: Any, family_id: str) -> Adopted:
         source,
         inspect.Signature([*arrays, *keywords]),
         placed(function.fun if custom else function),
-        order=tuple(name for name in names if parameters[name].kind is not keyword_only),
+        order=tuple(name for name in names if parameters[name].kind is not KEYWORD),
     )
     if not custom:
         return made
@@ -194,7 +207,7 @@ class Authored:
         """Arity and payload."""
         arity, payload = 0, {}
         for name, p in self.__signature__.parameters.items():
-            if p.kind is p.KEYWORD_ONLY:
+            if p.kind is KEYWORD:
                 if p.annotation is p.empty:
                     raise self.error(
                         f"the keyword-only parameter {p} without an annotation",
@@ -218,10 +231,29 @@ class Authored:
                 arity += 1
         return arity, payload
 
-    def require(self, what: str, function: object) -> None:
-        """Refuse what is no function."""
+    def require(self, what: str, function: object, before: Sequence[str] = ()) -> None:
+        """Refuse what is no function of the arrays, or of `before`, where "*" stands for the
+        arrays; and of the payload by keyword.
+        """
         if not callable(function):
             raise self.error(f"{function!r:.100} as {what}", "a function")
+        arrays = [p.name for p in self.__signature__.parameters.values() if p.kind is not KEYWORD]
+        names = [name for part in before or "*" for name in (arrays if part == "*" else [part])]
+        try:
+            signature = inspect.signature(function)
+        except (ValueError, TypeError):  # of a builtin
+            return
+        if self.arity < 0 and names != list(before):  # any number of arrays
+            return
+        try:
+            signature.bind(*names, **dict.fromkeys(self.payload))
+        except TypeError as error:
+            keywords = ["*", *self.payload] if self.payload else []
+            raise self.error(
+                f"{what}, a function of {signature}",
+                f"a function of ({', '.join([*names, *keywords])})",
+                AS_IN_JAX.get(what, ""),
+            ) from error
 
     def split(
         self, args: tuple[PyTree, ...], payload: dict[str, Any]
@@ -258,7 +290,7 @@ class Authored:
         """The functions that may not close over traced values."""
         return self.body, self.jvp, self.fwd, self.bwd, self.transpose
 
-    def flat(self, nesting: PyTreeDef, tree: PyTree, what: str) -> list[Any]:
+    def flat(self, nesting: PyTreeDef, tree: PyTree, what: str, fix: str = "") -> list[Any]:
         """The entries of a tree that has this nesting; None may stand for an array."""
         try:
             found = list(nesting.flatten_up_to(tree))
@@ -269,6 +301,7 @@ class Authored:
         raise self.error(
             f"{what} {shown(tree)}",
             f"{nesting.unflatten([_Shown('an array')] * nesting.num_leaves)}",
+            fix,
         )
 
     def cotangents(self, made: PyTree, args: Sequence[PyTree], what: str) -> list[Any]:

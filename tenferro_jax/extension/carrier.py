@@ -16,7 +16,14 @@ from typing import Any
 import jax
 
 from ..dimensions import SymDim
-from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, counted
+from ..errors import (
+    InvalidConfig,
+    MalformedFamilyId,
+    ShapeError,
+    TenferroError,
+    counted,
+    reason_of,
+)
 from ..identity import map_leaves
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp
@@ -178,12 +185,13 @@ class Extension(StdTensorOp):
         self, op: ExtensionOp, batching: Levels = (), runtimes: ExtensionRuntimeSet | None = None
     ):
         if not isinstance(op, ExtensionOp):
+            name = getattr(op, "__name__", "")
+            is_class = isinstance(op, type)
             raise InvalidConfig(
                 where="apply",
-                given=f"{op!r} of type {type(op).__name__}",
-                needed="an instance of an ExtensionOp subclass",
-                fix="Derive the op's class from tenferro_jax.extension.ExtensionOp and pass an "
-                "instance.",
+                given=f"the class {name}" if is_class else f"{op!r:.200}",
+                needed="an op, which is an object of a class that derives from ExtensionOp",
+                fix=f"Make one: apply({name}(...), ...)." if is_class else "",
             )
         _require_constants(op)
         runtimes = op.runtimes if runtimes is None else runtimes
@@ -287,7 +295,7 @@ class Extension(StdTensorOp):
         except Exception as error:
             raise InvalidConfig(
                 where=where,
-                given=f"{', '.join(map(str, metas))}: {type(error).__name__}: {error}",
+                given=f"{', '.join(map(str, metas))}: {reason_of(error)}",
                 needed="inputs that the op accepts, and inference that works for symbolic shapes",
                 fix="The cause is the error of the op's inference.",
             ) from error

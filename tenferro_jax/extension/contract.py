@@ -12,7 +12,7 @@ import contextvars
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeAlias
 
 import jax
 import numpy as np
@@ -50,6 +50,21 @@ class LinearInput(Described):
     """
 
     meta: TensorMeta
+
+    def __jax_array__(self) -> NoReturn:
+        """JAX asks for the value.
+
+        Raises:
+          InvalidConfig: always.
+        """
+        method = running.get()
+        raise InvalidConfig(
+            where="a transpose rule" if method is None else method.where,
+            given=f"a computation with the value of an argument {self.meta}",
+            needed="the other arguments and the cotangents: in this one the op is linear, and it "
+            "has dtype and shape alone",
+            fix="Leave it out of argnums of def_transpose if the op is not linear in it.",
+        )
 
 
 Slot: TypeAlias = jax.Array | _NotDifferentiable | None
@@ -432,14 +447,16 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
     slot = "input" if method == "transpose_rule" else "output"
     clauses = {"infer_output_meta": "X6.3", "linearize": "X6.5", "transpose_rule": "X6.5"}
     clause = clauses.get(method, "X6.4")
-    if not isinstance(outs, tuple | list):
+    alone = _alone(outs)
+    if alone:
         raise InvalidConfig(
             where=op.place_of(method),
-            given=f"a {type(outs).__name__}",
+            given=alone,
             needed=f"a tuple or list with one entry for each {slot}",
             fix="Return (value,) for a single value.",
             clause=clause,
         )
+    assert isinstance(outs, tuple | list)
     if len(outs) != count:
         raise InvalidConfig(
             where=op.place_of(method),
@@ -449,6 +466,18 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
             clause=clause,
         )
     return tuple(outs)
+
+
+def _alone(outs: object) -> str:
+    """What an author's method returned in place of a sequence, as text; "" for a sequence."""
+    if isinstance(outs, TensorMeta):
+        return f"{outs} alone"
+    if hasattr(outs, "dtype"):
+        return f"{meta_of(outs)} alone"  # type: ignore[arg-type]
+    match outs:
+        case (str() | type() | np.dtype(), tuple()):
+            return "a pair (dtype, shape) alone"
+    return "" if isinstance(outs, tuple | list) else f"a {type(outs).__name__}"
 
 
 def require_arrays(outs: Sequence[object], op: ExtensionOp, method: str) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import BackendFailure, InvalidConfig
+from ..errors import BackendFailure, InvalidConfig, TenferroError
 from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
 from .carrier import Extension, Levels, body_of, what_runs
@@ -227,22 +227,10 @@ def _host_outputs(
             returned: Any = carrier.op.eager_execute(*element)
             if isinstance(returned, tuple | list):  # numbers and lists are arrays here
                 returned = [x if isinstance(x, jax.Array) else np.asanyarray(x) for x in returned]
-        except BackendFailure as error:  # the author's text about the machine is kept
-            if carrier.family_id in str(error):
-                raise
-            raise BackendFailure(
-                where=f"{where}, {error.where}",
-                given=error.given,
-                needed=error.needed,
-                fix=error.fix,
-            ) from error
         except Exception as error:
-            raise BackendFailure(
-                where=where,
-                given=f"{type(error).__name__}: {error}",
-                needed="a run without an exception",
-                fix="The cause is the author's exception.",
-            ) from error
+            if isinstance(error, TenferroError) and carrier.family_id in str(error):
+                raise  # of our checks, or the author's text about the machine
+            raise _failed(error, where) from error
         returned = checked_sequence(returned, carrier.op, "eager_execute", carrier.output_count)
         outs = [_on_host(out, carrier, i) for i, out in enumerate(returned)]
         have = tuple(TensorMeta(out.dtype, out.shape) for out in outs)
@@ -251,6 +239,18 @@ def _host_outputs(
         return outs
 
     return list(host_over_levels(carrier.batching, one, metas)(*map(read_only, arrays)))
+
+
+def _failed(error: Exception, where: str) -> BackendFailure:
+    """The failure of an author's host code."""
+    if isinstance(error, BackendFailure):
+        place, parts = f"{where}, {error.where}", (error.given, error.needed, error.fix)
+    else:
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        place = where
+        parts = said, "a run without an exception", "The cause is the author's exception."
+    given, needed, fix = parts
+    return BackendFailure(where=place, given=given, needed=needed, fix=fix)
 
 
 @contextlib.contextmanager

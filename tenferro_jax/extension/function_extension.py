@@ -279,7 +279,8 @@ class FunctionExtension(ExtensionOp):
             )
             if made is None:
                 raise function.error("defjvp, which returned None", "tangents", "Return the zeros.")
-            made = function.flat(self.results, made, "defjvp, which returned")
+            fix = "Return the tangents alone, nested as the result."
+            made = function.flat(self.results, made, "defjvp, which returned", fix)
             return [None if is_float0(t) else t for t in made]
         if function.transpose is not None:
             return self._linear(primals, tangents)
@@ -462,6 +463,8 @@ class FunctionExtension(ExtensionOp):
                 needed="the route lowering",
             )
         results = self.function.host(*self.arguments.unflatten(arrays), **self.payload)
+        if results is None:
+            raise self.function.error("def_host, which returned None", "NumPy arrays")
         made = self.function.flat(self.results, results, "def_host, which returned")
         return [np.asanyarray(x) for x in made]  # a masked array stays one, and is refused
 

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import PyTreeDef
 
-from ..errors import DTypeError, DuplicateRule, counted
+from ..errors import DTypeError, DuplicateRule, MalformedFamilyId, counted
 from ..jax_seam import require_platforms
 from ..shapes import TensorMeta, as_array, is_plain, meta_of, struct
-from .authored import Adopted, Authored, adopted
+from .authored import TAKES, Adopted, Authored, adopted
 from .carrier import Extension
 from .contract import ShardingRule, closed_over, require_not_traced, running
 from .definitions import Definition
@@ -31,6 +31,14 @@ from .nesting import PyTree, nesting_text
 from .primitive import apply, compiled
 from .registry import register_function, require_current
 from .runtimes import ExtensionRuntimeSet, Kernel
+
+WRITTEN_AS = {
+    "jvp": "defjvp",
+    "transpose": "def_transpose",
+    "host": "def_host",
+    "infer": "def_infer",
+}
+"""The names by which an author sets what is held under other ones."""
 
 TAKEN = {*dir(FunctionExtension), "family_id", "function", "self"}
 """Names of members of every op, which no payload may have."""
@@ -173,20 +181,24 @@ class FunctionOp(Authored):
         """Set a rule of one kind; a second kind is refused."""
         kinds = {"derive": self.derive or None, "defjvp": self.jvp}
         kinds |= {"defvjp": self.fwd, "def_transpose": self.transpose}
-        name = {"jvp": "defjvp", "fwd": "defvjp", "transpose": "def_transpose"}[next(iter(rules))]
+        name = "defvjp" if "fwd" in rules else WRITTEN_AS[next(iter(rules))]
         for kind, held in kinds.items():
             if held is not None and kind != name:
                 raise DuplicateRule(
                     where=self.place,
                     given=f"{name} after {kind}",
                     needed="one rule",
+                    fix="Run the definition of the function again, which has no rule yet."
+                    if kind != "derive"
+                    else "",
                 )
         self._set(**rules)
 
     def _set(self, **given: Any) -> Callable[..., PyTree]:
         for name, value in given.items():
             if not isinstance(value, ShardingRule):
-                self.require(name, value)
+                what = WRITTEN_AS.get(name, name)
+                self.require(what, value, TAKES[what])
         vars(self).update(given)
         self.known.clear()
         results_of.cache_clear()
@@ -209,6 +221,12 @@ class FunctionOp(Authored):
           name: a short name for `routes`; by default that of the decorated function.
         """
 
+        if not isinstance(platform, str):
+            raise self.error(
+                f"def_kernel({platform!r:.100})",
+                "the name of a platform",
+                'Write @f.def_kernel("cpu") above the kernel.',
+            )
         require_platforms((platform,), f"def_kernel of {self.place}")
         if declines is not None:
             self.require("declines", declines)
@@ -454,6 +472,8 @@ def op(
       ...     jnp.zeros(2)))
       0.5 [0.25 0.25]
     """
+    if callable(family_id):
+        raise MalformedFamilyId(family_id, problem='op takes the id: @op("my-package.soft.v1")')
     parse_family_id(family_id)
 
     def publish(function: Callable[..., PyTree]) -> FunctionOp:

@@ -25,6 +25,7 @@ from ..errors import (
     Unsupported,
     counted,
     first_line,
+    reason_of,
     require_kind,
 )
 from ..extension.contract import ExtensionOp
@@ -204,7 +205,7 @@ class ExportedProgram:
         except Exception as error:  # JAX raises another type for each kind of value
             raise Unsupported(
                 where="exported program",
-                given=f"{type(error).__name__}: {first_line(error)}",
+                given=reason_of(error),
                 needed="inputs and outputs that jax.export writes",
                 fix="Install tenferro-jax[export]."
                 if isinstance(error, ImportError)
@@ -344,8 +345,7 @@ def _program(content: bytearray, where: str, manifest: Manifest) -> ExportedProg
             ) from error
         raise Unsupported(
             where=where,
-            given=f"a program that JAX {manifest.jax} wrote ({type(error).__name__}: "
-            f"{first_line(error)})",
+            given=f"a program that JAX {manifest.jax} wrote ({reason_of(error)})",
             needed=f"a program that JAX {jax.__version__}, the one in this process, can read",
             fix=f"Register pytree classes first; read it with JAX {manifest.jax}, or export it "
             f"there with compatibility='WEEK_12'.",

@@ -280,7 +280,7 @@ def test_other_mistakes():
         (
             lambda: jax.jit(function)(X, t=2.0),
             InvalidConfig,
-            r"function payload .*field t: given .*Pass tensors as inputs",
+            r"function payload .*field t: given a traced value float64.*Make it an input of the op",
         ),
         (lambda: function(X, t=[1.0]), InvalidConfig, "function payload .*field t: "),
     )

@@ -366,7 +366,7 @@ def test_tracers_are_refused_as_payload():
     ends_in(
         lambda: jax.jit(lambda x: apply(Holder(x), x)[0])(1.0),
         InvalidConfig,
-        r"Pass tensors as inputs of the op",
+        r"Make it an input of the op",
     )
 
 
