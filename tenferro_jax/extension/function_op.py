@@ -345,11 +345,8 @@ class FunctionOp(Authored):
             if not _is_weak(leaf) and jnp.issubdtype(x.dtype, kind)
         ]
         with jax.numpy_dtype_promotion("standard"):
-            dtype = jnp.result_type(*others) if others else array.dtype
-        narrowed = jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(
-            dtype, jnp.complexfloating
-        )
-        if narrowed or (isinstance(number, jax.Array) and dtype == array.dtype):
+            dtype = jnp.result_type(array, *others) if others else array.dtype
+        if isinstance(number, jax.Array) and dtype == array.dtype:
             return array
         if isinstance(number, jax.Array) and (number.ndim or isinstance(number, jax.core.Tracer)):
             return jax.lax.convert_element_type(number, dtype)

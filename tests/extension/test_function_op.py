@@ -381,6 +381,39 @@ def test_numbers_and_weak_types_promote_as_in_jax_numpy(run):
     assert carried.dtype == jnp.bfloat16
 
 
+DTYPES = (
+    *("int8", "uint8", "int32", "uint32", "int64", "bool", "bfloat16", "float16", "float32"),
+    *("float64", "complex64", "complex128"),
+)
+
+
+@pytest.mark.parametrize("x64", [False, True], ids=["x64 off", "x64 on"])
+def test_every_number_beside_every_dtype_has_the_dtype_of_jax_numpy(x64):
+    """Python numbers and arrays of weak type, on either side, and beside two arrays."""
+    sums = fresh(lambda *xs: sum(xs[1:], xs[0]))
+
+    def dtypes(add):
+        found = []
+        for name in DTYPES:
+            if not x64 and jnp.dtype(name).itemsize >= 8 and name != "complex64":
+                continue
+            x, half = jnp.ones(2, name), jnp.ones(2, "bfloat16")
+            for number in (3, 1.5, 1 + 2j, True):
+                for weak in (number, jnp.asarray(number), jnp.full(2, number)):
+                    for args in ((x, weak), (weak, x), (x, half, weak)):
+                        text = f"{type(weak).__name__} {number} beside {name}, {len(args)}"
+                        found.append((text, str(add(*args).dtype)))
+        return found
+
+    with jax.enable_x64(x64), jax.numpy_dtype_promotion("standard"):
+        want, got = [], []
+        jax.eval_shape(lambda: want.extend(dtypes(lambda *xs: sum(xs[1:], xs[0]))))
+        jax.eval_shape(lambda: got.extend(dtypes(sums)))
+        assert len(got) > 300
+        assert got == want
+        assert str(sums(1j, jnp.ones(2, "float32")).dtype) == "complex64"
+
+
 def test_residuals_that_are_inputs_are_not_kept_again():
     def body(x, w):
         return jnp.tanh(x @ w)
