@@ -794,7 +794,8 @@ ROWS |= {
     "both_modes_tangent": _in_both_modes,
     "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),
     **dict.fromkeys(
-        ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "composite"), _inlined
+        ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "remat_opt", "composite"),
+        _inlined,
     ),
     **dict.fromkeys(("remat", "remat2", "checkpoint"), _recomputed),
     **dict.fromkeys(("name", "copy", "copy_p", "device_put"), _same),

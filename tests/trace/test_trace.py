@@ -21,7 +21,7 @@ from tenferro_jax.jax_seam import inner_jaxprs, open_jaxpr
 from tenferro_jax.ops.control import CustomJvp
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare
-from ..helpers import each_ends_in, ends_in, equal
+from ..helpers import close, each_ends_in, ends_in, equal
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -189,6 +189,17 @@ def test_primitives_that_no_op_is_like():
 def test_a_custom_derivative_stays_inside_control_flow(fn):
     inside = [body for node in trace(fn, X).nodes for body in bodies(node.op)]
     assert CustomJvp in {type(node.op) for body in inside for node in body.nodes}
+
+
+def test_a_rule_with_optimize_remat_stays():
+    fn = jax.custom_vjp(lambda x: jnp.sign(x))
+    fn.defvjp(lambda x: (jnp.sign(x), jnp.exp(x)), lambda r, g: (r * g,), optimize_remat=True)
+    graph = trace(lambda x: fn(x).sum(), X)
+    assert not graph.lost_rules
+    close(
+        (jax.grad(graph.to_jax())(X), np.exp(X)),
+        (trace(jax.grad(lambda x: fn(x).sum()), X).to_jax()(X), np.exp(X)),
+    )
 
 
 # --- extensions written out -----------------------------------------------------------------------
