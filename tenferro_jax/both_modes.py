@@ -24,21 +24,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
+from jax.tree_util import PyTreeDef
 
 from . import jax_seam
-from .errors import InvalidConfig, Unsupported, first_line, reason_of, require_kind
+from .errors import InvalidConfig, Unsupported, first_line, require_kind
 from .jax_seam import Aval, Axis, ClosedJaxpr, Eqn, Jaxpr, Tangent
+from .linear import FORWARD_MODE, NotTransposed, linear_transpose, transpose_of_bwd
 from .shapes import PyTree, is_inexact
 
 Arrays: TypeAlias = Sequence[jax.Array]
 Result = TypeVar("Result")  # what a function returns
 OPAQUE = ("refuse", "differentiate")
-
-# What an error needs where a reverse rule alone is there.
-FORWARD_MODE = "a rule for forward mode"
-UNTRANSPOSED = (
-    NotImplementedError, ValueError, AssertionError, TypeError, KeyError, RuntimeError
-)  # fmt: skip
 
 _FIX = (
     'Pass opaque="differentiate" to both_modes, which differentiates the function itself. If the '
@@ -111,7 +107,7 @@ def _in_both(f: Callable[..., Result], opaque: str) -> Callable[..., Result]:
         if jax_seam.is_eager():
             return f(*args, **kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
-        traced = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)}
+        traced = {i: x for i, x in enumerate(leaves) if _is_traced(x)}
 
         made = []
 
@@ -123,111 +119,12 @@ def _in_both(f: Callable[..., Result], opaque: str) -> Callable[..., Result]:
             made.append((form, kept))
             return [x for x, other in zip(found, kept, strict=True) if not other]
 
-        jaxpr = jax_seam.without_refs(jax_seam.jaxpr_of(of_traced, list(traced.values())))
+        avals = list(map(jax.typeof, traced.values()))
+        jaxpr = jax_seam.without_refs(jax_seam.jaxpr_of(of_traced, avals))
         outs, (form, kept) = iter(_arrays(_run(jaxpr, [*traced.values()], opaque))), made[0]
         return jax.tree.unflatten(form, [x[0] if x else next(outs) for x in kept])
 
     return run
-
-
-def transposed(
-    pull: Callable[..., Sequence[jax.Array]],
-    like: Sequence[jax.ShapeDtypeStruct],
-    tangents: Arrays,
-    place: str,
-    fix: str,
-) -> list[jax.Array]:
-    """The tangents of the results of a function whose reverse rule is `pull`, which is linear.
-
-    Args:
-      pull: the cotangents of the results -> those of the arguments, as many as `tangents`.
-      like: the cotangents of the results.
-      tangents: of the arguments.
-      place: the name and the line of the function.
-      fix: the advice of the error.
-
-    Raises:
-      Unsupported: JAX cannot transpose it.
-    """
-    jax.eval_shape(pull, *like)  # first, so that the author's own errors arrive as they are
-    try:
-        return turned(pull, like, tangents)
-    except UNTRANSPOSED as error:
-        raise Unsupported(
-            where=f"forward mode of {place}",
-            given=f"bwd, which JAX cannot transpose: {reason_of(error)}",
-            needed=FORWARD_MODE,
-            fix=fix,
-        ) from error
-
-
-# --- the transpose of what is linear --------------------------------------------------------------
-
-
-def turned(
-    fn: Callable[..., Sequence[jax.Array]],
-    like: Sequence[jax.ShapeDtypeStruct],
-    cotangents: Arrays,
-) -> list[jax.Array]:
-    """`jax.linear_transpose`, which takes the linear part of what is not linear if the rest is a
-    term, a case or an integer.
-
-    Raises:
-      ValueError: the function may differ from zero where its arguments are zero.
-      UNTRANSPOSED: JAX cannot transpose it.
-    """
-    linear = jax_seam.without_refs(jax.make_jaxpr(lambda *xs: list(fn(*xs)))(*like))
-    made = list(jax.linear_transpose(jax_seam.function_of(linear), *like)(list(cotangents)))
-    if not all(_vanishing(linear, [True] * len(like))):
-        raise ValueError("it is not linear: it may differ from zero where cotangents are zero")
-    return made
-
-
-# Zero if all floating inputs are; others are zero if one of them is, as a product. Calls of ops and
-# of both_modes are transposed by `turned` in their turn.
-TERMS = {
-    "add", "add_any", "sub", "concatenate", "pad", "select_n", "dynamic_update_slice", "scatter",
-    "scatter-add", "scatter-sub", "clamp", "max", "min", "complex", "while",
-}  # fmt: skip
-
-
-def _is_zero(value: Any) -> bool:
-    """Of what is known of a value, a bool, or of a constant."""
-    if isinstance(value, bool):
-        return value
-    return not isinstance(value, jax.core.Tracer) and not np.any(value)
-
-
-def _vanishing(jaxpr: ClosedJaxpr, zeros: Sequence[bool]) -> list[bool]:
-    """Whether each output is certainly zero, where these inputs are."""
-    return list(map(_is_zero, jax_seam.run_jaxpr(jaxpr, zeros, _vanishing_of)))
-
-
-def _vanishing_of(eqn: Eqn) -> Callable[..., Any]:
-    name, inner = eqn.primitive.name, jax_seam.inner_jaxprs(eqn)
-    taken = len(jax_seam.open_jaxpr(inner[0])[0].invars) if len(inner) == 1 else -1
-
-    def known(*values: Any) -> Any:
-        zeros = list(map(_is_zero, values))
-        if name == "cond":
-            return list(map(all, zip(*(_vanishing(x, zeros[1:]) for x in inner), strict=True)))
-        if name == "scan":
-            first, carried, _ = jax_seam.scan_counts(eqn)
-            for _ in range(carried):  # at most so often what is carried becomes another
-                outs = _vanishing(inner[0], zeros)
-                kept = [*map(min, zeros[first:], outs[:carried])]
-                if kept == zeros[first : first + carried]:
-                    break
-                zeros[first : first + carried] = kept
-        if taken == len(values):
-            return _vanishing(inner[0], zeros)
-        floating = [zero for v, zero in zip(eqn.invars, zeros, strict=True) if is_inexact(v.aval)]
-        gone = (all if name in TERMS else any)(floating or zeros)
-        # Of floats integers and booleans are no linear function.
-        outs = [gone and (not floating or is_inexact(v.aval)) for v in eqn.outvars]
-        return outs if eqn.primitive.multiple_results else outs[0]
-
-    return known
 
 
 # --- a call and its tangents ----------------------------------------------------------------------
@@ -265,13 +162,175 @@ def _of(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Call:
-    """A call of a jax.custom_vjp.
+class _CustomVjp:
+    """A call of a jax.custom_vjp as its author wrote it.
 
     Attributes:
       fn: the call with the rules of its author.
       body: the function without them.
       rule: the jaxpr of `fwd` by the places of moving arguments, where JAX keeps it, or None.
+      place: its name and line.
+      opaque: as in `both_modes`.
+    """
+
+    fn: Callable[..., Sequence[jax.Array]]
+    body: Callable[..., Sequence[jax.Array]]
+    rule: Callable[[Sequence[int]], Jaxpr | None]
+    place: str
+    opaque: str
+
+    def moved(
+        self, primals: Arrays, places: Sequence[int], moving: Arrays
+    ) -> tuple[Arrays, list[jax.Array | None]]:
+        """The results of `fwd`, and their tangents by those of the arguments at some places; None
+        for results that have none.
+        """
+
+        def forward(primals: Arrays) -> tuple[Arrays, PyTree]:
+            outs, pull = jax.vjp(_of(self.fn, primals, places), *(primals[i] for i in places))
+            return outs, (pull, primals if self.opaque == "differentiate" else ())
+
+        known = self.rule(places)
+        is_plain = known is not None and not _changes_inside(known)
+        found, kept = (forward if is_plain else _in_both(forward, self.opaque))(list(primals))
+        leaves, tree = jax.tree.flatten(kept)
+        outs, residuals = _arrays(found), _arrays(leaves)
+        rule, held = self._tangents(outs, residuals, tree, places)
+        made = iter(_tangent.bind(*residuals, *held, *moving, rule=rule))
+        return outs, [next(made) if is_inexact(x) else None for x in outs]
+
+    def _tangents(
+        self, outs: Arrays, residuals: Arrays, tree: PyTreeDef, places: Sequence[int]
+    ) -> tuple[_Tangents, list[jax.Array]]:
+        """The linear map from the tangents of arguments at some places to those of the results, and
+        the traced values that `bwd` closes over, which are further residuals.
+        """
+        smooth = [i for i, x in enumerate(outs) if is_inexact(x)]
+        avals = [jax.typeof(outs[i]).to_tangent_aval() for i in smooth]
+        of_cotangents = [aval.to_ct_aval() for aval in avals]
+        zeros = [
+            jax_seam.zero_like(x) if i in smooth else np.zeros(x.shape, jax.dtypes.float0)
+            for i, x in enumerate(outs)
+        ]
+
+        def pull(residuals: Arrays, cotangents: Sequence[jax.Array | None]) -> Arrays:
+            given = zip(zeros, replaced(zeros, smooth, cotangents), strict=True)
+            filled = (zero if c is None else c for zero, c in given)
+            return list(jax.tree.unflatten(tree, residuals)[0](tuple(filled)))
+
+        def push(residuals: Arrays, tangents: Arrays) -> Arrays:
+            """By the derivative of the function."""
+            primals = jax.tree.unflatten(tree, residuals)[1]
+            function = _of(_in_both(self.body, self.opaque), primals, places)
+            made = jax.jvp(function, [primals[i] for i in places], list(tangents))[1]
+            return [made[i] for i in smooth]
+
+        of_residuals = list(map(jax.typeof, residuals))
+        bwd = _Bwd.of(pull, of_residuals, of_cotangents, self.opaque)
+        like = list(map(jax_seam.struct_of, of_cotangents))
+        count = len(residuals) + len(bwd.held)
+
+        def pushed(*arrays: jax.Array) -> Arrays:
+            known, tangents = list(arrays[:count]), list(arrays[count:])
+
+            def pull(*cotangents: jax.Array) -> Arrays:
+                return bwd(known, cotangents)
+
+            try:
+                return transpose_of_bwd(pull, like, tangents, self.place, _FIX)
+            except Unsupported as refusal:
+                if self.opaque == "refuse":
+                    raise
+                return _instead_of(
+                    refusal, functools.partial(push, known[: len(residuals)], tangents)
+                )
+
+        return _Tangents(pulled=bwd, pushed=pushed, count=count, avals=avals), bwd.held
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Bwd:
+    """`bwd` of a call, in both modes itself.
+
+    Attributes:
+      pull: residuals, cotangents or None for zero -> cotangents of the arguments.
+      opaque: as in `both_modes`.
+      count: how many residuals `fwd` returned.
+      traced: the jaxpr of `pull` for cotangents that are all there; None where nothing is traced.
+      held: the traced values that it closes over. They are residuals too, after those of `fwd`:
+        what is run later, under another trace, cannot close over them.
+    """
+
+    pull: Callable[..., Arrays]
+    opaque: str
+    count: int
+    traced: ClosedJaxpr | None = None
+    held: Sequence[jax.Array] = ()
+
+    @staticmethod
+    def of(
+        pull: Callable[..., Arrays],
+        residuals: Sequence[Aval],
+        cotangents: Sequence[Aval],
+        opaque: str,
+    ) -> _Bwd:
+        """`bwd` for residuals and cotangents with these avals."""
+        count = len(residuals)
+        if jax_seam.is_eager():
+            return _Bwd(pull, opaque, count)
+        flat = functools.partial(_pulled, pull, count)
+        traced = jax_seam.without_refs(jax_seam.jaxpr_of(flat, [*residuals, *cotangents]))
+        held = list(filter(_is_traced, jax_seam.open_jaxpr(traced)[1]))
+        return _Bwd(pull, opaque, count, traced, held)
+
+    def __call__(
+        self, known: Sequence[jax.Array], cotangents: Sequence[jax.Array | None]
+    ) -> Arrays:
+        """The cotangents of the arguments, from the residuals and what else is held."""
+        residuals, held = list(known[: self.count]), iter(known[self.count :])
+        is_whole = all(c is not None for c in cotangents)
+        if self.traced is None or not is_whole:
+            return _in_both(self.pull, self.opaque)(residuals, list(cotangents))
+        constants = [
+            next(held) if _is_traced(x) else x for x in jax_seam.open_jaxpr(self.traced)[1]
+        ]
+        jaxpr = jax_seam.closed(self.traced, constants)
+        return _arrays(_run(jaxpr, [*residuals, *cotangents], self.opaque))
+
+
+def _pulled(pull: Callable[..., Arrays], count: int, *arrays: jax.Array) -> Arrays:
+    """`pull` of arrays, of which the first are residuals."""
+    return pull(arrays[:count], arrays[count:])
+
+
+def _is_traced(value: object) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+def _instead_of(refusal: Unsupported, push: Callable[[], Arrays]) -> Arrays:
+    """The tangents by the derivative of the function, where `bwd` has no transpose."""
+    try:
+        return push()
+    except (NotImplementedError, TypeError, ValueError) as error:
+        if not jax_seam.lacks_derivative(error):
+            raise
+        raise Unsupported(
+            where=refusal.where,
+            given=f"{refusal.given}; and a function that JAX cannot differentiate: "
+            f"{first_line(error)}",
+            needed=FORWARD_MODE,
+            fix="Publish what it calls by tenferro_jax.op, with a rule.",
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Call:
+    """What "both_modes_call" runs: a call of a jax.custom_vjp, or that under vmap.
+
+    Attributes:
+      fn: the call with the rules of its author, which graphs keep.
+      body: the function without its rule.
+      moved: (primals, places, moving) -> results and tangents, as `_CustomVjp.moved`.
       place: its name and line.
       opaque: as in `both_modes`.
       avals: of the results.
@@ -280,7 +339,7 @@ class _Call:
 
     fn: Callable[..., Sequence[jax.Array]]
     body: Callable[..., Sequence[jax.Array]]
-    rule: Callable[[Sequence[int]], Jaxpr | None]
+    moved: Callable[..., tuple[Arrays, list[jax.Array | None]]]
     place: str
     opaque: str
     avals: Sequence[Aval]
@@ -293,86 +352,58 @@ class _Call:
         if not moving:
             outs = _call.bind(*primals, call=self)
             return outs, list(map(jax_seam.zero_tangent, outs))
-
-        def forward(primals: Arrays) -> tuple[Arrays, PyTree]:
-            outs, pull = jax.vjp(_of(self.fn, primals, places), *(primals[i] for i in places))
-            return outs, (pull, primals if self.opaque == "differentiate" else ())
-
-        known = self.rule(places)
-        is_plain = known is not None and not _changes_inside(known)
-        found, kept = (forward if is_plain else _in_both(forward, self.opaque))(list(primals))
-        leaves, tree = jax.tree.flatten(kept)
-        outs, residuals = _arrays(found), _arrays(leaves)
-        smooth = [i for i, x in enumerate(outs) if is_inexact(x)]
-        zeros = [
-            jax_seam.zero_like(x) if i in smooth else np.zeros(x.shape, jax.dtypes.float0)
-            for i, x in enumerate(outs)
+        outs, made = self.moved(primals, places, moving)
+        return outs, [
+            jax_seam.zero_tangent(x) if t is None else t for x, t in zip(outs, made, strict=True)
         ]
 
-        def pull(residuals: Arrays, cotangents: Sequence[jax.Array | None]) -> Arrays:
-            given = zip(zeros, replaced(zeros, smooth, cotangents), strict=True)
-            filled = (zero if c is None else c for zero, c in given)
-            return list(jax.tree.unflatten(tree, residuals)[0](tuple(filled)))
+    def mapped(self, axis: Axis, dims: Sequence[int | None]) -> _Call:
+        """The call under vmap. Its rule is mapped after it was transposed: vmap turns a cond into
+        a choice between values, which has no transpose.
+        """
 
-        def push(residuals: Arrays, tangents: Arrays) -> Arrays:
-            primals = jax.tree.unflatten(tree, residuals)[1]
-            function = _of(_in_both(self.body, self.opaque), primals, places)
-            made = jax.jvp(function, [primals[i] for i in places], list(tangents))[1]
-            return [made[i] for i in smooth]
+        def moved(primals: Arrays, places: Sequence[int], moving: Arrays) -> Any:
+            one = functools.partial(self.moved, places=places)
+            of_moving = [dims[i] for i in places]
+            over = jax_seam.mapped(lambda xs, ts: one(xs, moving=ts), axis, (list(dims), of_moving))
+            return over(list(primals), list(moving))
 
-        avals = [jax.typeof(outs[i]).to_tangent_aval() for i in smooth]
-        rule = _Rule(self, pull, push, len(residuals), avals)
-        made = iter(_tangent.bind(*residuals, *moving, rule=rule))
-        return outs, [next(made) if is_inexact(x) else jax_seam.zero_tangent(x) for x in outs]
+        return dataclasses.replace(
+            self,
+            fn=jax_seam.mapped(self.fn, axis, tuple(dims)),
+            body=jax_seam.mapped(self.body, axis, tuple(dims)),
+            moved=moved,
+            avals=[jax_seam.mapped_aval(aval, axis) for aval in self.avals],
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Rule:
-    """The linear map of a call.
+class _Tangents:
+    """What "both_modes_tangent" runs: the linear map of a call.
 
     Attributes:
-      call: the call.
-      pull: residuals, cotangents or None for zero -> cotangents of the arguments, by `bwd`.
-      push: residuals, tangents -> tangents of the results, by the derivative of the function.
+      pulled: residuals, cotangents or None for zero -> cotangents of the arguments: `bwd`, in both
+        modes itself.
+      pushed: residuals and tangents, one after the other -> tangents of the results.
       count: how many residuals there are.
       avals: of the tangents of the results.
     """
 
-    call: _Call
-    pull: Callable[..., Arrays]
-    push: Callable[..., Arrays]
+    pulled: Callable[..., Arrays]
+    pushed: Callable[..., Arrays]
     count: int
     avals: Sequence[Aval]
 
-    def pulled(self, residuals: Arrays, cotangents: Sequence[jax.Array | None]) -> Arrays:
-        """`bwd`, in both modes itself."""
-        return _in_both(self.pull, self.call.opaque)(list(residuals), list(cotangents))
-
-    def pushed(self, *arrays: jax.Array) -> list[jax.Array]:
-        """The tangents of the results."""
-        residuals, tangents = list(arrays[: self.count]), list(arrays[self.count :])
-        like = [jax_seam.struct_of(aval.to_ct_aval()) for aval in self.avals]
-
-        def pull(*cotangents: jax.Array) -> Arrays:
-            return self.pulled(residuals, cotangents)
-
-        try:
-            return transposed(pull, like, tangents, self.call.place, _FIX)
-        except Unsupported as refusal:
-            if self.call.opaque == "refuse":
-                raise
-            try:
-                return list(self.push(residuals, tangents))
-            except (NotImplementedError, TypeError, ValueError) as error:
-                if not jax_seam.lacks_derivative(error):
-                    raise
-                raise Unsupported(
-                    where=refusal.where,
-                    given=f"{refusal.given}; and a function that JAX cannot differentiate: "
-                    f"{first_line(error)}",
-                    needed=FORWARD_MODE,
-                    fix="Publish what it calls by tenferro_jax.op, with a rule.",
-                ) from error
+    def mapped(self, axis: Axis, dims: Sequence[int | None]) -> _Tangents:
+        """The map under vmap: tangents have the batch first, residuals where it is."""
+        residuals = list(dims[: self.count])
+        each = (*residuals, *(0 for _ in dims[self.count :]))
+        return _Tangents(
+            pulled=jax_seam.mapped(self.pulled, axis, (residuals, 0)),
+            pushed=jax_seam.mapped(self.pushed, axis, each),
+            count=self.count,
+            avals=[jax_seam.mapped_aval(aval, axis) for aval in self.avals],
+        )
 
 
 def _call_transpose(
@@ -383,7 +414,15 @@ def _call_transpose(
     like = [jax_seam.struct_of(args[i].aval) for i in places]
     body = _of(_in_both(call.body, call.opaque), args, places)
     full = tuple(map(jax_seam.full_tangent, cotangents))
-    return replaced([None] * len(args), places, turned(body, like, full))
+    try:
+        made = linear_transpose(body, like, full)
+    except NotTransposed as error:
+        raise Unsupported(
+            where=f"the transpose of {call.place}",
+            given=f"a function that JAX cannot transpose: {error}",
+            needed="a linear function, because the call is a step of a function that is transposed",
+        ) from error
+    return replaced([None] * len(args), places, made)
 
 
 def _unbatched(axis: Axis, dims: Sequence[int | None]) -> bool:
@@ -395,17 +434,11 @@ def _call_batch(axis: Axis, args: Arrays, dims: Sequence[int | None], *, call: _
     if _unbatched(axis, dims):
         outs = _call.bind(*args, call=call)
         return outs, [None] * len(outs)
-    many = dataclasses.replace(
-        call,
-        fn=jax_seam.mapped(call.fn, axis, tuple(dims)),
-        body=jax_seam.mapped(call.body, axis, tuple(dims)),
-        avals=[jax_seam.mapped_aval(aval, axis) for aval in call.avals],
-    )
-    outs = _call.bind(*args, call=many)
+    outs = _call.bind(*args, call=call.mapped(axis, dims))
     return outs, [0] * len(outs)
 
 
-def _tangent_jvp(primals: Arrays, tangents: Sequence[Tangent], *, rule: _Rule) -> Any:
+def _tangent_jvp(primals: Arrays, tangents: Sequence[Tangent], *, rule: _Tangents) -> Any:
     """By tangents it is linear; by residuals the transpose of `bwd` is differentiated."""
     primals, parts = _arrays(primals), []
     outs = _tangent.bind(*primals, rule=rule)
@@ -420,28 +453,28 @@ def _tangent_jvp(primals: Arrays, tangents: Sequence[Tangent], *, rule: _Rule) -
 
 
 def _tangent_transpose(
-    cotangents: Sequence[Tangent], *args: jax.Array, rule: _Rule
+    cotangents: Sequence[Tangent], *args: jax.Array, rule: _Tangents
 ) -> list[jax.Array | None]:
+    residuals = list(args[: rule.count])
+    if any(map(jax_seam.is_linear_input, residuals)):
+        raise Unsupported(
+            where="the transpose of a derivative by a reverse rule",
+            given="a call whose residuals depend on what must be linear",
+            needed="a function that is linear",
+        )
     given = list(map(jax_seam.none_if_zero, cotangents))
-    made = rule.pulled(args[: rule.count], given)
+    made = rule.pulled(residuals, given)
     wanted = map(jax_seam.is_linear_input, args[rule.count :])
     return [None] * rule.count + [c if w else None for c, w in zip(made, wanted, strict=True)]
 
 
-def _tangent_batch(axis: Axis, args: Arrays, dims: Sequence[int | None], *, rule: _Rule) -> Any:
+def _tangent_batch(axis: Axis, args: Arrays, dims: Sequence[int | None], *, rule: _Tangents) -> Any:
     """Residuals that are the same in the batch are kept once."""
     if _unbatched(axis, dims):
         outs = _tangent.bind(*args, rule=rule)
         return outs, [None] * len(outs)
     moved = jax_seam.mapped(lambda *xs: xs[rule.count :], axis, tuple(dims))(*args)
-    places = list(dims[: rule.count]), 0
-    many = dataclasses.replace(
-        rule,
-        pull=jax_seam.mapped(rule.pull, axis, places),
-        push=jax_seam.mapped(rule.push, axis, places),
-        avals=[jax_seam.mapped_aval(aval, axis) for aval in rule.avals],
-    )
-    outs = _tangent.bind(*args[: rule.count], *moved, rule=many)
+    outs = _tangent.bind(*args[: rule.count], *moved, rule=rule.mapped(axis, dims))
     return outs, [0] * len(outs)
 
 
@@ -519,6 +552,11 @@ def _changes_inside(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
     return _known_changes[jaxpr]
 
 
+def has_reverse_rule(jaxpr: ClosedJaxpr) -> bool:
+    """Whether a traced function calls something that has a reverse rule alone."""
+    return _changes_inside(jaxpr)
+
+
 def _as_call(eqn: Eqn, opaque: str) -> Callable[..., PyTree]:
     """A call of a jax.custom_vjp."""
     inner = jax_seam.inner_jaxprs(eqn)
@@ -527,7 +565,17 @@ def _as_call(eqn: Eqn, opaque: str) -> Callable[..., PyTree]:
     fn = jax_seam.as_function(eqn)
     name, at = jax_seam.source_of(eqn)
     rule = functools.partial(jax_seam.forward_rule, eqn)
-    call = _Call(fn, body, rule, f"{name} ({at.name})", opaque, avals, eqn.effects)
+    place = f"{name} ({at.name})"
+    custom = _CustomVjp(fn=fn, body=body, rule=rule, place=place, opaque=opaque)
+    call = _Call(
+        fn=fn,
+        body=body,
+        moved=custom.moved,
+        place=place,
+        opaque=opaque,
+        avals=avals,
+        effects=eqn.effects,
+    )
 
     return lambda *xs: _call.bind(*_arrays(xs), call=call)
 

@@ -262,6 +262,17 @@ def vary_together(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     ]
 
 
+def vary_as(array: jax.Array, aval: Aval) -> jax.Array:
+    """Inside shard_map: an array that varies at least over the mesh axes of an aval, as the tangent
+    of a value with this aval must. A rule may return a constant.
+    """
+    wanted = getattr(aval, "manual_axis_type", None)
+    kind = getattr(jax.typeof(array), "manual_axis_type", None)
+    if wanted is None or kind is None or wanted.varying <= kind.varying:
+        return array
+    return jax.lax.pcast(array, tuple(wanted.varying - kind.varying), to="varying")
+
+
 def batch_place(axis: Axis) -> Any:
     """The mesh axis (or axes) of a vmap's batch axis; None inside a shard_map that has split it
     already.
@@ -669,13 +680,13 @@ def closed(jaxpr: ClosedJaxpr, constants: Sequence[object]) -> ClosedJaxpr:
     return jexc.ClosedJaxpr(inner, list(constants)) if constants else jaxpr
 
 
-def jaxpr_of(flat: Callable[..., Any], xs: Sequence[Any]) -> ClosedJaxpr:
-    """That of a function of tracers, which returns a list. jax.make_jaxpr takes twice as long where
-    a function is small.
+def jaxpr_of(flat: Callable[..., Any], avals: Sequence[Aval]) -> ClosedJaxpr:
+    """That of a function of arrays with these avals, which returns a list. jax.make_jaxpr takes
+    twice as long where a function is small.
     """
-    info = jax.api_util.debug_info("both_modes", flat, tuple(xs), {})
+    info = jax.api_util.debug_info("both_modes", flat, tuple(avals), {})
     made = linear_util.wrap_init(flat, debug_info=info)
-    jaxpr, _, constants = partial_eval.trace_to_jaxpr_dynamic(made, list(map(jax.typeof, xs)))
+    jaxpr, _, constants = partial_eval.trace_to_jaxpr_dynamic(made, list(avals))
     return jexc.ClosedJaxpr(jaxpr, constants)
 
 
@@ -852,6 +863,21 @@ def struct_of(aval: Aval) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
     places = {"sharding": aval.sharding, "manual_axis_type": aval.manual_axis_type}
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, **places)
+
+
+def struct_beside(struct: jax.ShapeDtypeStruct, arrays: Sequence[jax.Array]) -> Any:
+    """The same argument of make_jaxpr, varying over all mesh axes over which these arrays vary."""
+    kinds = [getattr(jax.typeof(x), "manual_axis_type", None) for x in arrays]
+    union = frozenset().union(*(kind.varying for kind in kinds if kind is not None))
+    if not union:
+        return struct
+    mesh = next(m for m in (jax.typeof(x).sharding.mesh for x in arrays) if not m.empty)
+    return jax.ShapeDtypeStruct(
+        struct.shape,
+        struct.dtype,
+        sharding=jax.NamedSharding(mesh, jax.P(*[None] * len(struct.shape))),
+        manual_axis_type=jax.sharding.ManualAxisType(varying=union),
+    )
 
 
 def expansion(eqn: Eqn) -> Callable[..., Any]:

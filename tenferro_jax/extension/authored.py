@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -59,7 +60,8 @@ WITH_RULES: tuple[Any, ...] = jax.custom_vjp, jax.custom_jvp
 
 class Adopted(NamedTuple):
     """A function with the rules it has; all are called with arrays by position and the payload by
-    keyword. `order` has the names of what the given function takes by position.
+    keyword. `order` has the names of what the given function takes by position, `defaults` the
+    values of arrays that a call may leave out.
     """
 
     source: Any
@@ -69,6 +71,7 @@ class Adopted(NamedTuple):
     fwd: Any = None
     bwd: Any = None
     order: tuple[str, ...] = ()
+    defaults: Mapping[str, PyTree] = MappingProxyType({})
 
 
 def adopted(function: Any, family_id: str) -> Adopted:
@@ -137,17 +140,22 @@ def adopted(function: Any, family_id: str) -> Adopted:
 
         return run
 
+    def as_array(p: inspect.Parameter) -> inspect.Parameter:
+        return p.replace(default=p.empty)
+
     def as_payload(name: str, p: inspect.Parameter) -> inspect.Parameter:
         hint = Any if p.annotation is p.empty else p.annotation
         return p.replace(kind=KEYWORD, annotation=hint)
 
     arrays = [p for name, p in parameters.items() if name not in payload]
+    defaults = {p.name: p.default for p in arrays if p.default is not p.empty}
     keywords = [as_payload(name, p) for name, p in parameters.items() if name in payload]
     made = Adopted(
         source,
-        inspect.Signature([*arrays, *keywords]),
+        inspect.Signature([*map(as_array, arrays), *keywords]),
         placed(function.fun if custom else function),
         order=tuple(name for name in names if parameters[name].kind is not KEYWORD),
+        defaults=defaults,
     )
     if not custom:
         return made
@@ -194,6 +202,7 @@ class Authored:
         at = f"{pathlib.Path(code.co_filename).name}:{code.co_firstlineno}"
         self.family_id, self.place = family_id, f"{name} ({at}), extension {family_id}"
         self.__signature__, self.order = function.signature, function.order
+        self.defaults = function.defaults
         self.source, self.body, self.derive = function.source, function.body, derive
         self.jvp, self.fwd, self.bwd = function.jvp, function.fwd, function.bwd
         self.arity, self.payload = self._read_signature()
@@ -224,8 +233,7 @@ class Authored:
                     "annotations",
                     "Name each keyword, with an annotation."
                     if p.kind is p.VAR_KEYWORD
-                    else "Leave its default out, or write it after a * with an annotation; of a "
-                    "jax.custom_vjp, name it in nondiff_argnums.",
+                    else "Leave its default out, or write it after a * with an annotation.",
                 )
             else:
                 arity += 1
@@ -259,8 +267,11 @@ class Authored:
         self, args: tuple[PyTree, ...], payload: dict[str, Any]
     ) -> tuple[tuple[PyTree, ...], dict[str, Any]]:
         """The arrays and the payload of a call that gives all by position, as the function took it
-        before it was published: a `fwd` may call it by the same name.
+        before it was published: a `fwd` may call it by the same name. Arrays that a jax.custom_vjp
+        has defaults for may be left out, or named.
         """
+        if self.defaults:
+            args, payload = self._with_defaults(args, payload)
         if not self.arity < len(args) <= len(self.order):
             return args, payload
         named = dict(zip(self.order, args))
@@ -270,6 +281,23 @@ class Authored:
                 f"{', '.join(sorted(twice))} by position and by keyword", "one of both"
             )
         return tuple(x for name, x in named.items() if name not in held), payload | held
+
+    def _with_defaults(
+        self, args: tuple[PyTree, ...], payload: dict[str, Any]
+    ) -> tuple[tuple[PyTree, ...], dict[str, Any]]:
+        """A call with the arrays that it leaves out or names, in their places."""
+        names = [name for name in self.order if name not in self.payload]
+        named = {name: value for name, value in payload.items() if name in self.defaults}
+        others = {name: value for name, value in payload.items() if name not in named}
+        if twice := named.keys() & set(names[: len(args)]):
+            raise self.error(
+                f"{', '.join(sorted(twice))} by position and by keyword", "one of both"
+            )
+        missing = names[len(args) :]
+        values = {**self.defaults, **named}
+        if len(args) > len(names) or not values.keys() >= set(missing):
+            return args, payload
+        return (*args, *(values[name] for name in missing)), others
 
     @property
     def has_rule(self) -> bool:

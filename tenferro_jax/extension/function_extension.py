@@ -26,9 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..both_modes import UNTRANSPOSED, both_modes, transposed, turned
+from ..both_modes import both_modes, has_reverse_rule, replaced
 from ..errors import ADRuleError, TenferroError, Unsupported, first_line
-from ..jax_seam import lacks_derivative, only_needed, open_jaxpr
+from ..jax_seam import Aval, lacks_derivative, only_needed, open_jaxpr, struct_beside, struct_of
+from ..linear import NotTransposed, linear_transpose, transpose_of_bwd
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
 from .authored import (
     MISSING_RULE,
@@ -271,11 +272,11 @@ class FunctionExtension(ExtensionOp):
         if function.jvp is not None:
             if not function.symbolic_zeros:
                 tangents = filled(primals, tangents)
-            made = function.jvp(
+            made = self._by_rule(
+                "jvp",
                 self.arguments.unflatten(primals),
                 self.results.unflatten(outputs),
                 self.arguments.unflatten(tangents),
-                **self.payload,
             )
             if made is None:
                 raise function.error("defjvp, which returned None", "tangents", "Return the zeros.")
@@ -314,6 +315,24 @@ class FunctionExtension(ExtensionOp):
                 needed="a rule",
                 fix=MISSING_RULE,
             ) from error
+
+    def _by_rule(self, name: str, *args: PyTree) -> PyTree:
+        """What a rule of the author gives. It is run in both modes where it calls something that
+        has a reverse rule alone, because the derivative of the rule may be asked for.
+        """
+        rule = self.rule(name)
+        leaves, tree = jax.tree.flatten(args)
+        traced = tuple(jax.typeof(x) if _is_traced(x) else None for x in leaves)
+        others = tuple(x if isinstance(x, LinearInput) else None for x in leaves)
+        if calls_reverse_rule_of(self, name, tree, traced, others):
+            rule = both_modes(rule)
+        return rule(*args)
+
+    def rule(self, name: str) -> Callable[..., PyTree]:
+        """A rule of the author for derivatives, of arrays alone: "jvp", "bwd" or "transpose"."""
+        if name == "bwd":
+            return self.reverse[1]
+        return functools.partial(getattr(self.function, name), **self.payload)
 
     def _linear(
         self, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]
@@ -379,14 +398,15 @@ class FunctionExtension(ExtensionOp):
     def _pushed(self, residuals: PyTree, tangents: PyTree) -> list[jax.Array]:
         """The tangents of the results: the transpose of `bwd`, which is linear in cotangents."""
         given = jax.tree.leaves(tangents)
-        like = [struct(meta) for meta in self.metas if is_inexact(meta)]
+        known = [*jax.tree.leaves(residuals), *given]
+        like = [struct_beside(struct(meta), known) for meta in self.metas if is_inexact(meta)]
 
         def pull(*cotangents: jax.Array) -> list[jax.Array]:
             made = self._pulled(residuals, tangents, cotangents)
             return [jnp.zeros_like(t) if c is None else c for t, c in zip(given, made, strict=True)]
 
         fix = "Use reverse mode, or write @f.defjvp in place of f.defvjp."
-        return transposed(pull, like, given, self.function.place, fix)
+        return transpose_of_bwd(both_modes(pull), like, given, self.function.place, fix)
 
     def _pulled(
         self, residuals: PyTree, tangents: PyTree, given: Sequence[jax.Array | None]
@@ -395,7 +415,7 @@ class FunctionExtension(ExtensionOp):
         source = iter(given)
         cotangents = [next(source) if is_inexact(meta) else None for meta in self.metas]
         full = filled([struct(meta) for meta in self.metas], cotangents)
-        made = self.reverse[1](residuals, self.results.unflatten(full))
+        made = self._by_rule("bwd", residuals, self.results.unflatten(full))
         found = self.function.cotangents(made, tangents, "bwd")
         wanted = jax.tree.leaves(tangents, is_leaf=missing)
         moving = [c for c, t in zip(found, wanted, strict=True) if t is not None]
@@ -428,7 +448,7 @@ class FunctionExtension(ExtensionOp):
         full = filled([struct(meta) for meta in metas], cotangents)
         if function.transpose is None:
             return self._turned(full, inputs)
-        made = function.transpose(self.results.unflatten(full), *args, **self.payload)
+        made = self._by_rule("transpose", self.results.unflatten(full), *args)
         wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
         found = function.cotangents(made, args, "def_transpose")
         return function.cast(found, wanted, "def_transpose")
@@ -448,9 +468,12 @@ class FunctionExtension(ExtensionOp):
             return self._leaves(*values)
 
         try:
-            like = [struct(meta_of(inputs[i])) for i in places]
-            found = dict(zip(places, turned(run, like, cotangents), strict=True))
-        except UNTRANSPOSED as error:
+            known = [x for x in inputs if not isinstance(x, LinearInput)]
+            like = [
+                struct_beside(struct(meta_of(inputs[i])), [*known, *cotangents]) for i in places
+            ]
+            found = dict(zip(places, linear_transpose(run, like, cotangents), strict=True))
+        except NotTransposed as error:
             raise self.missing_rule("transpose") from error
         return [found.get(i) for i in range(len(inputs))]
 
@@ -525,6 +548,36 @@ def forward_results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> 
     kept = jaxpr.outvars[len(jax.tree.leaves(result)) :]
     inputs = [next((i for i, x in enumerate(jaxpr.invars) if x is v), -1) for v in kept]
     return forward_text(result, residuals, inputs, f"results of fwd of {function.place}")
+
+
+@functools.lru_cache(maxsize=4096)
+def calls_reverse_rule_of(
+    op: FunctionExtension,
+    name: str,
+    tree: PyTreeDef,
+    avals: tuple[Aval | None, ...],
+    others: tuple[LinearInput | None, ...],
+) -> bool:
+    """Whether a rule of the author calls something that has a reverse rule alone, where it gets
+    arrays like these and inputs in which the op is linear.
+    """
+    arrays = [i for i, aval in enumerate(avals) if aval is not None]
+    structs = [struct_of(aval) for aval in avals if aval is not None]
+
+    def run(*values: jax.Array) -> list[jax.Array]:
+        made = op.rule(name)(*tree.unflatten(replaced(others, arrays, values)))
+        return [x for x in jax.tree.leaves(made) if hasattr(x, "dtype") and not is_float0(x)]
+
+    traced = jax.make_jaxpr(run)(*structs)
+    require_not_traced(op, open_jaxpr(traced)[1])
+    return has_reverse_rule(traced)
+
+
+def _is_traced(leaf: object) -> bool:
+    """Whether a leaf among the arguments of a rule is an array with a value: neither the tangent of
+    an integer nor an input in which the op is linear.
+    """
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic) and not is_float0(leaf)
 
 
 def op_class_of(module: str, family_id: str) -> Any:

@@ -23,6 +23,7 @@ from .definitions import Definition
 from .family import parse_family_id
 from .function_extension import (
     FunctionExtension,
+    calls_reverse_rule_of,
     forward_results_of,
     op_class_of,
     results_of,
@@ -203,6 +204,7 @@ class FunctionOp(Authored):
         self.known.clear()
         results_of.cache_clear()
         forward_results_of.cache_clear()
+        calls_reverse_rule_of.cache_clear()
         compiled.cache_clear()
         kept: Callable[..., PyTree] = next(iter(given.values()))
         return kept
@@ -294,6 +296,13 @@ class FunctionOp(Authored):
                 f"the keyword {', '.join(sorted(wrong))}",
                 f"one of {', '.join(self.payload)}" if self.payload else "no keyword",
                 "Pass arrays by position.",
+            )
+        if traced := [n for n, x in payload.items() if isinstance(x, jax.core.Tracer)]:
+            raise self.error(
+                f"a traced value as {', '.join(traced)}",
+                "fixed values as keywords, which are a part of the op; arrays go by position",
+                f"Publish a function that takes it by position: op(id)(lambda x, {traced[0]}: "
+                f"f(x, {traced[0]})).",
             )
         if self.arity >= 0 and len(args) != self.arity:
             raise self.error(

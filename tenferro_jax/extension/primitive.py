@@ -316,7 +316,7 @@ def _jvp(
     count = op.output_count  # what follows are residuals
     require_slots(op.op, "linearize", results, list(map(jax_seam.tangent_meta, outs)), count)
     return outs[:count], [
-        jax_seam.zero_tangent(out) if t is None else t
+        jax_seam.zero_tangent(out) if t is None else jax_seam.vary_as(t, jax.typeof(out))
         for out, t in zip(outs[:count], results[:count], strict=True)
     ]
 
@@ -351,7 +351,7 @@ def _transpose(
     wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
     require_slots(op.op, "transpose_rule", results, wanted, len(args))
     return [
-        None if not m else jax_seam.zero_cotangent(a) if r is None else r
+        None if not m else jax_seam.zero_cotangent(a) if r is None else jax_seam.vary_as(r, a.aval)
         for a, m, r in zip(args, mask, results, strict=True)
     ]
 

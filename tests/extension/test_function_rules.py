@@ -280,7 +280,7 @@ def test_other_mistakes():
         (
             lambda: jax.jit(function)(X, t=2.0),
             InvalidConfig,
-            r"function payload .*field t: given a traced value float64.*Make it an input of the op",
+            r"function \(.*given a traced value as t; .*op\(id\)\(lambda x, t: f\(x, t\)\)",
         ),
         (lambda: function(X, t=[1.0]), InvalidConfig, "function payload .*field t: "),
     )
@@ -374,7 +374,7 @@ def test_payload_in_its_old_place(width_first):
         ((), {"x": 0.3, "width": 1.0}, "Pass arrays by position"),
     ):
         ends_in(lambda: f(*args, **payload), InvalidConfig, said)
-    ends_in(lambda: jax.jit(f)(*at(0.3, 1.0)), InvalidConfig, "field width")
+    ends_in(lambda: jax.jit(f)(*at(0.3, 1.0)), InvalidConfig, "given a traced value as width")
 
 
 def test_a_result_among_the_residuals_under_another_name():
@@ -544,8 +544,32 @@ def class_with(rule):
     return lambda x: apply(doubles(), x)[0]
 
 
-@pytest.mark.parametrize("author", [function_with, class_with])
-@pytest.mark.parametrize("rule", [twice, loop])
+def test_a_rule_that_calls_a_reverse_rule_has_both_modes():
+    """Not only that rule: `bwd` and the transpose of a linear function may call one too."""
+    sine = jax.custom_vjp(jnp.sin)
+    sine.defvjp(lambda x: (sine(x), x), lambda x, g: (jnp.cos(x) * g,))
+    forward = fresh(jnp.round)
+    forward.defjvp(lambda p, o, t: sine(p[0]) * twice(t[0]))
+    reverse = fresh(jnp.round)
+    reverse.defvjp(lambda x: (reverse(x), x), lambda x, g: (sine(x) * twice(g),))
+    scaled = fresh(lambda x, y: jnp.sin(x) * 2 * y)
+    scaled.def_transpose(lambda g, x, y: (None, sine(x) * twice(g)), argnums=1)
+    for f in (forward, reverse):
+        for order in (
+            jax.hessian,
+            lambda f: jax.jacfwd(jax.jacfwd(f)),
+            lambda f: jax.jacrev(jax.grad(f)),
+        ):
+            found = jax.jit(order(lambda x: f(x).sum()))(AT)
+            np.testing.assert_allclose(found, np.diag(2 * np.cos(AT)), rtol=1e-12)
+    slope = lambda x: jax.grad(lambda y: scaled(x, y).sum())(AT)
+    found = jax.jvp(slope, (AT,), (np.ones(3),))[1]
+    np.testing.assert_allclose(found, 2 * np.cos(AT), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("author", "rule"), [(function_with, loop), (class_with, loop), (class_with, twice)]
+)
 def test_a_rule_that_jax_cannot_transpose_has_forward_mode_alone(author, rule):
     f = author(rule)
     ends_in(

@@ -1,0 +1,235 @@
+"""The law of what a rule closes over: the results are those of the same rule written out in
+jax.numpy, whatever the function, its `fwd`, its `bwd`, its residuals and its other rules hold, under
+every transform and for every order.
+
+The judge is a jax.custom_jvp, which has nothing of ours. Its rule is no derivative, so that a rule
+that is silently left out gives another number.
+"""
+
+import functools
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax.errors import InvalidConfig
+from tests.helpers import ends_in
+
+NUMBERS = itertools.count()
+WEIGHTS = np.array([1.0, 2.0, 0.5, -1.5])
+X = np.array([0.3, 1.2, -0.7, 2.1])
+T = np.array([1.0, -0.5, 2.0, 0.25])
+
+
+# --- what is held, and how a rule uses it ---------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """Something that a user's function may close over.
+
+    Attributes:
+      make: it.
+      numbers: of it, the four numbers by which a rule multiplies.
+    """
+
+    make: Callable[[], Any]
+    numbers: Callable[[Any], Any] = lambda held: held
+
+
+def sharded():
+    mesh = jax.make_mesh((2,), ("held",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.device_put(WEIGHTS, jax.NamedSharding(mesh, jax.P("held")))
+
+
+HELD = {
+    "numpy": Held(lambda: WEIGHTS),
+    "jax": Held(lambda: jnp.asarray(WEIGHTS)),
+    "committed": Held(lambda: jax.device_put(WEIGHTS, jax.devices()[0])),
+    "sharded": Held(sharded),
+    "key": Held(lambda: jax.random.key(3), lambda key: 1 + jax.random.uniform(key, (4,))),
+    "raw key": Held(lambda: jax.random.PRNGKey(3), lambda key: 1 + jax.random.uniform(key, (4,))),
+    "bools": Held(lambda: jnp.array([True, False, True, True]), lambda m: jnp.where(m, 3.0, 0.5)),
+    "indices": Held(lambda: jnp.array([3, 0, 0, 1]), lambda i: jnp.asarray(WEIGHTS)[i]),
+    "integers": Held(lambda: jnp.array([2, 1, 3, 1]), lambda n: n.astype(float)),
+    "zeros": Held(lambda: jnp.zeros(4), lambda z: z + 1.5),
+    "0-d": Held(lambda: jnp.asarray(1.5)),
+    "0-d numpy": Held(lambda: np.float64(1.5)),
+    "number": Held(lambda: 1.5),
+    "dict": Held(
+        lambda: {"w": [jnp.asarray(WEIGHTS), 2]}, lambda tree: tree["w"][0] * tree["w"][1]
+    ),
+    "traced": Held(lambda: jnp.asarray(WEIGHTS)),
+}
+
+
+def scale(name: str, held: Any, x: Any) -> Any:
+    """The numbers by which the slope at x is multiplied, in the shape of x."""
+    return jnp.broadcast_to(HELD[name].numbers(held), x.shape)
+
+
+# --- the same rule, written in all ways -----------------------------------------------------------
+
+
+class Places(NamedTuple):
+    """Where the rule uses what is held, and what the value and the slope are then."""
+
+    value: Callable[..., Any]
+    fwd: Callable[..., Any]
+    bwd: Callable[..., Any]
+    slope: Callable[..., Any]
+
+
+def places(name: str) -> dict[str, Places]:
+    use = functools.partial(scale, name)
+    plain = lambda held, x: jnp.round(x) + x
+    same = lambda held, x: x
+    by_point = lambda held, x, g: g * jnp.cos(x)
+    return {
+        "function": Places(
+            value=lambda held, x: jnp.round(x) * use(held, x) + x,
+            fwd=same,
+            bwd=by_point,
+            slope=lambda held, x: jnp.cos(x),
+        ),
+        "fwd": Places(
+            value=plain,
+            fwd=lambda held, x: jnp.cos(x) * use(held, x),
+            bwd=lambda held, slope, g: slope * g,
+            slope=lambda held, x: jnp.cos(x) * use(held, x),
+        ),
+        "bwd": Places(
+            value=plain,
+            fwd=same,
+            bwd=lambda held, x, g: use(held, x) * jnp.cos(x) * g,
+            slope=lambda held, x: jnp.cos(x) * use(held, x),
+        ),
+        "a choice in bwd": Places(
+            value=plain,
+            fwd=same,
+            bwd=lambda held, x, g: jnp.where(use(held, x) > 1, jnp.cos(x) * g, np.zeros(x.shape)),
+            slope=lambda held, x: jnp.where(use(held, x) > 1, jnp.cos(x), 0.0),
+        ),
+        "residuals": Places(
+            value=plain,
+            fwd=lambda held, x: (x, held),
+            bwd=lambda _, kept, g: use(kept[1], kept[0]) * jnp.cos(kept[0]) * g,
+            slope=lambda held, x: jnp.cos(x) * use(held, x),
+        ),
+    }
+
+
+def judge(place: Places, held: Any) -> Callable[..., Any]:
+    f = jax.custom_jvp(lambda x: place.value(held, x))
+    f.defjvp(lambda p, t: (f(p[0]), place.slope(held, p[0]) * t[0]))
+    return f
+
+
+def custom_vjp(place: Places, held: Any) -> Any:
+    f = jax.custom_vjp(lambda x: place.value(held, x))
+    f.defvjp(lambda x: (f(x), place.fwd(held, x)), lambda kept, g: (place.bwd(held, kept, g),))
+    return f
+
+
+def op(place: Places, held: Any) -> Any:
+    f = tj.op(f"tests.closed-over.v{next(NUMBERS)}")(lambda x: place.value(held, x))
+    f.defvjp(lambda x: (f(x), place.fwd(held, x)), lambda kept, g: (place.bwd(held, kept, g),))
+    return f
+
+
+def op_of_jvp(place: Places, held: Any) -> Any:
+    f = tj.op(f"tests.closed-over.v{next(NUMBERS)}")(lambda x: place.value(held, x))
+    f.defjvp(lambda primals, outputs, tangents: place.slope(held, primals[0]) * tangents[0])
+    return f
+
+
+def adopted(place: Places, held: Any) -> Any:
+    return tj.op(f"tests.closed-over.v{next(NUMBERS)}")(custom_vjp(place, held))
+
+
+DOORS = {
+    "both_modes": lambda place, held: tj.both_modes(custom_vjp(place, held)),
+    "differentiate": lambda place, held: tj.both_modes(
+        custom_vjp(place, held), opaque="differentiate"
+    ),
+    "op of a custom_vjp": adopted,
+    "op with defvjp": op,
+    "op with defjvp": op_of_jvp,
+}
+
+
+# --- where it is called, and what is asked --------------------------------------------------------
+
+
+def in_shard_map(f):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.P("d", None)
+    mapped = jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec)
+    return lambda x: mapped(jnp.stack([x, x / 2]))
+
+
+def scanned(f):
+    return lambda x: jax.lax.scan(lambda c, _: (f(c) / 3, f(c)), x, length=2)[1]
+
+
+def unrolled(f):
+    return lambda x: jnp.stack([f(x), f(f(x) / 3)])
+
+
+def chosen(f):
+    return lambda x: jax.lax.cond(x[0] > 0, f, jnp.sin, x)
+
+
+def mapped(f):
+    return lambda x: jax.vmap(f)(jnp.stack([x, x / 2, -x]))
+
+
+WAYS = {
+    "plain": lambda f: f,
+    "jit": jax.jit,
+    "scan": scanned,
+    "cond": chosen,
+    "vmap": mapped,
+    "vmap of cond": lambda f: mapped(chosen(f)),
+    "shard_map": in_shard_map,
+}
+# JAX 0.10.2 leaves the rule of a jax.custom_jvp in a scan out of second derivatives.
+JUDGED = WAYS | {"scan": unrolled}
+
+
+def pushed(f):
+    return lambda x: jax.jvp(f, (x,), (jnp.asarray(T),))[1]
+
+
+def summed(f):
+    return lambda x: jnp.sin(f(x)).sum()
+
+
+ASKED = {
+    "value": lambda f: f,
+    "jvp": pushed,
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](jnp.asarray(T)),
+    "grad": lambda f: jax.grad(summed(f)),
+    "jacfwd": jax.jacfwd,
+    "hessian": lambda f: jax.hessian(summed(f)),
+    "jvp of grad": lambda f: pushed(jax.grad(summed(f))),
+    "grad of jvp": lambda f: jax.grad(lambda x: pushed(f)(x).sum()),
+    "jacfwd twice": lambda f: jax.jacfwd(jax.jacfwd(summed(f))),
+}
+
+
+def results(makers, name, way, asked, compiled, ways=WAYS):
+    """What each function gives, all in one program if `compiled`."""
+    given = HELD[name].make()
+
+    def all_of(x, weights):
+        held = weights if name == "traced" else given
+        return {case: ASKED[asked](ways[way](make(held)))(x) for case, make in makers.items()}
+
+    run = jax.jit(all_of) if compiled or name == "traced" else all_of
+    return run(jnp.asarray(X), jnp.asarray(WEIGHTS))
