@@ -191,7 +191,7 @@ class _CustomVjp:
             return outs, (pull, primals if self.opaque == "differentiate" else ())
 
         known = self.rule(places)
-        is_plain = known is not None and not _changes_inside(known)
+        is_plain = known is not None and not needs_both_modes(known)
         found, kept = (forward if is_plain else _in_both(forward, self.opaque))(list(primals))
         leaves, tree = jax.tree.flatten(kept)
         outs, residuals = _arrays(found), _arrays(leaves)
@@ -201,7 +201,7 @@ class _CustomVjp:
 
     def _tangents(
         self, outs: Arrays, residuals: Arrays, tree: PyTreeDef, places: Sequence[int]
-    ) -> tuple[_Tangents, list[jax.Array]]:
+    ) -> tuple[_Tangents, Sequence[jax.Array]]:
         """The linear map from the tangents of arguments at some places to those of the results, and
         the traced values that `bwd` closes over, which are further residuals.
         """
@@ -541,20 +541,16 @@ def _changes(eqn: Eqn) -> bool:
         or jax_seam.reverse_alone(eqn)
         or (
             jax_seam.name_of(eqn) in CONTAINERS
-            and any(map(_changes_inside, jax_seam.inner_jaxprs(eqn)))
+            and any(map(needs_both_modes, jax_seam.inner_jaxprs(eqn)))
         )
     )
 
 
-def _changes_inside(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
+def needs_both_modes(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
+    """Whether a traced function has something inside that runs otherwise in both modes."""
     if jaxpr not in _known_changes:
         _known_changes[jaxpr] = any(map(_changes, jax_seam.open_jaxpr(jaxpr)[0].eqns))
     return _known_changes[jaxpr]
-
-
-def has_reverse_rule(jaxpr: ClosedJaxpr) -> bool:
-    """Whether a traced function calls something that has a reverse rule alone."""
-    return _changes_inside(jaxpr)
 
 
 def _as_call(eqn: Eqn, opaque: str) -> Callable[..., PyTree]:

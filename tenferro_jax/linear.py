@@ -155,16 +155,20 @@ Fact: TypeAlias = bool | _Constant
 
 
 def _all(facts: Iterable[Fact]) -> bool:
-    return all(sorted(facts, key=_is_constant))
+    return all(_constants_last(facts))
 
 
 def _any(facts: Iterable[Fact]) -> bool:
-    return any(sorted(facts, key=_is_constant))
+    return any(_constants_last(facts))
 
 
-def _is_constant(fact: Fact) -> bool:
-    """As a key it puts constants last, so that they are read last."""
-    return isinstance(fact, _Constant)
+def _constants_last(facts: Iterable[Fact]) -> list[Fact]:
+    """So that they are read only where the others do not decide."""
+    known: list[Fact] = []
+    constants: list[Fact] = []
+    for fact in facts:
+        (constants if isinstance(fact, _Constant) else known).append(fact)
+    return known + constants
 
 
 class Question(NamedTuple):

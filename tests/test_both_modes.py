@@ -160,7 +160,7 @@ def test_symbolic_zeros_reach_the_rules():
     f.defvjp(fwd, bwd, symbolic_zeros=True)
     loss = lambda x: f(x, X)[0].sum()
     for reverse in (jax.grad(both_modes(loss)), jax.grad(loss)):
-        assert reverse(X).tobytes() == (X * X).tobytes()
+        assert reverse(X).tobytes() == X.tobytes()
         assert seen[-1] == (False, [False, True])
     np.testing.assert_allclose(jax.jvp(both_modes(loss), (X,), (X,))[1], (X * X).sum(), rtol=1e-6)
 

@@ -22,6 +22,7 @@ FLOORS = {
     "payload_leaves": 0,
     "identity": 0,
     "payload_text": 0,
+    "linear": 0,
     "both_modes": 1,
     "ops": 1,
     "extension": 2,

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..both_modes import FORWARD_MODE
 from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.authored import MISSING_RULE
 from ..extension.carrier import Extension
@@ -23,6 +22,7 @@ from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, AnyRule, ExtensionRuleSet, is_stated
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
+from ..linear import FORWARD_MODE
 from ..shapes import Shaped, TensorMeta, meta_of
 from .examples import Array, Inputs, cast, in_32_bits, is_half, read_examples
 from .held import all_wide, coarsest

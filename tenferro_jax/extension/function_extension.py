@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..both_modes import both_modes, has_reverse_rule, replaced
+from ..both_modes import both_modes, needs_both_modes, replaced
 from ..errors import ADRuleError, TenferroError, Unsupported, first_line
 from ..jax_seam import Aval, lacks_derivative, only_needed, open_jaxpr, struct_beside, struct_of
 from ..linear import NotTransposed, linear_transpose, transpose_of_bwd
@@ -570,7 +570,7 @@ def calls_reverse_rule_of(
 
     traced = jax.make_jaxpr(run)(*structs)
     require_not_traced(op, open_jaxpr(traced)[1])
-    return has_reverse_rule(traced)
+    return needs_both_modes(traced)
 
 
 def _is_traced(leaf: object) -> bool:
