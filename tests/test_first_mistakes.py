@@ -118,7 +118,7 @@ MISTAKES = [
         lambda: op(with_default),
         "WITH_DEFAULT: given the parameter t=2.0; needed arrays by position, and the payload by "
         "keyword-only parameters with annotations. Leave its default out, or write it after a * "
-        "with an annotation; of a jax.custom_vjp, name it in nondiff_argnums.",
+        "with an annotation.",
     ),
     (
         "a keyword without an annotation",
@@ -155,10 +155,10 @@ MISTAKES = [
     (
         "a traced value as payload",
         lambda: jax.jit(lambda t: op(scaled)(X, t=t))(np.float32(2)),
-        "scaled payload (family_id my-package.scaled.v1), field t: given a traced value "
-        f"float32[]; needed a value that is known when the op is made, one of: {LIST}. Make it an "
-        "input of the op: of a function, a parameter by position. Under jax.jit static_argnames "
-        "keeps an argument a value.",
+        "scaled (test_first_mistakes.py:27), extension my-package.scaled.v1: given a traced value "
+        "as t; needed fixed values as keywords, which are a part of the op; arrays go by position. "
+        "Publish a function that takes it by position: op(id)(lambda x, t: f(x, t)). Under jax.jit "
+        "static_argnames keeps an argument a value.",
     ),
     (
         "an array by keyword",

@@ -302,7 +302,7 @@ class FunctionOp(Authored):
                 f"a traced value as {', '.join(traced)}",
                 "fixed values as keywords, which are a part of the op; arrays go by position",
                 f"Publish a function that takes it by position: op(id)(lambda x, {traced[0]}: "
-                f"f(x, {traced[0]})).",
+                f"f(x, {traced[0]})). Under jax.jit static_argnames keeps an argument a value.",
             )
         if self.arity >= 0 and len(args) != self.arity:
             raise self.error(

@@ -280,7 +280,7 @@ def test_other_mistakes():
         (
             lambda: jax.jit(function)(X, t=2.0),
             InvalidConfig,
-            r"function \(.*given a traced value as t; .*op\(id\)\(lambda x, t: f\(x, t\)\)",
+            r"function \(.*given a traced value as t; .*op\(id\)\(lambda x, t: f\(x, t\)\)\. Under jax.jit static_argnames",
         ),
         (lambda: function(X, t=[1.0]), InvalidConfig, "function payload .*field t: "),
     )
