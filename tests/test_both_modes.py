@@ -367,6 +367,14 @@ def test_an_error_of_the_author_arrives_as_it_is():
     with pytest.raises(KeyError, match="mine"):
         jax.jvp(both_modes(f), (X,), (X,))
 
+    # A rule that fails while JAX transposes is no reason to differentiate something else.
+    double = tj.op("tests.double.v1")(lambda x: 2 * x)
+    double.def_transpose(lambda g, x: bwd(None, g))
+    g = of_rule(lambda x, g: double(g))
+    for opaque in ("refuse", "differentiate"):
+        with pytest.raises(KeyError, match="mine"):
+            jax.jvp(both_modes(g, opaque=opaque), (X,), (X,))
+
 
 def test_wrong_arguments():
     ends_in(lambda: both_modes(3), InvalidConfig, "a function")

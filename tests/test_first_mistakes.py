@@ -155,8 +155,7 @@ MISTAKES = [
     (
         "a traced value as payload",
         lambda: jax.jit(lambda t: op(scaled)(X, t=t))(np.float32(2)),
-        "scaled (test_first_mistakes.py:27), extension my-package.scaled.v1: given a traced value "
-        "as t; needed fixed values as keywords, which are a part of the op; arrays go by position. "
+        "SCALED: given a traced value as t; needed fixed values as keywords, which are a part of the op; arrays go by position. "
         "Publish a function that takes it by position: op(id)(lambda x, t: f(x, t)). Under jax.jit "
         "static_argnames keeps an argument a value.",
     ),
