@@ -46,10 +46,13 @@ sanitize:
 bench: .venv/.test
 	.venv/bin/python -m benchmarks
 
+SAY_WHAT_PIP_DOES = echo "Installing JAX and the other packages into $*, and compiling the native kernels. The first time it takes some minutes."
+
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 
 %/.docs: pyproject.toml | %/bin/python
+	@$(SAY_WHAT_PIP_DOES)
 	$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[docs]'
 	touch $@
 
@@ -62,10 +65,12 @@ docs: .venv/.docs
 	$(NEWEST) -m venv .venv-newest
 
 %/.demo: pyproject.toml | %/bin/python
+	@$(SAY_WHAT_PIP_DOES)
 	$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[demo]'
 	touch $@
 
 %/.test: pyproject.toml | %/bin/python
+	@$(SAY_WHAT_PIP_DOES)
 	$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[test]'
 	touch $@ $*/.demo
 

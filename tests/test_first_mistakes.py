@@ -2,8 +2,10 @@
 texts of `ext_tropical` are in tests/ext_tropical/test_first_mistakes.py.
 """
 
+import dataclasses
 import functools
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +82,14 @@ def transposed_by_value(f):
 def transposed_by_one(f):
     f.def_transpose(lambda g, a, b: (g * a,), argnums=1)
     return jax.grad(lambda b: f(X, b).sum())(X)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Param:
+    """A parameter that is a pytree of one array, as those of Flax."""
+
+    value: Any
 
 
 graph = functools.cache(lambda: tj.trace(lambda x: (x * x).sum(), X))
@@ -169,6 +179,13 @@ MISTAKES = [
         lambda: op()("a"),
         "SOFT, array 0: given 'a'; needed an array, a number or a list of numbers. Convert with "
         "jax.numpy.asarray first.",
+    ),
+    (
+        "a parameter in place of its array",
+        lambda: op()(Param(X)),
+        "arguments of SOFT: given a Param among the arrays; needed arrays, or tuples, lists and "
+        "dicts with text as keys of them. Pass the arrays of the object, such as w[...] of a "
+        "flax.nnx.Param, and make the object of the results.",
     ),
     (
         "a function that returns nothing",

@@ -83,7 +83,8 @@ class FunctionOp(Authored):
             if value is not empty
         }
         made = type(source.__name__, (FunctionExtension,), fields)
-        self.op = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(made)
+        made_frozen = dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+        self.op = made_frozen(made)
         register_function(self.op, source, self.place)
 
     def __call__(self, *args: PyTree, **payload: Any) -> PyTree:

@@ -122,7 +122,8 @@ def _nesting(tree: PyTree, where: str, any_class: bool = False) -> Any:
             where=where,
             given=f"a {kind.__qualname__} among the arrays",
             needed="arrays, or tuples, lists and dicts with text as keys of them",
-            fix="Pass the arrays of the object, and make the object of the results.",
+            fix="Pass the arrays of the object, such as w[...] of a flax.nnx.Param, and make the "
+            "object of the results.",
         )
 
     return tree_json(jax.tree.structure(tree), other)

@@ -357,7 +357,7 @@ def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]
             )
         cls.family_id = family_id
         if "__dataclass_params__" not in vars(cls):
-            cls = dataclasses.dataclass(frozen=True)(cls)
+            cls = dataclasses.dataclass(frozen=True, eq=False)(cls)  # Sealed compares
         if not vars(cls)["__dataclass_params__"].frozen:
             raise _refusal(
                 family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out."
