@@ -37,7 +37,7 @@ from ..shapes import (
     require_x64,
     struct,
 )
-from .graph import Graph, Node
+from .graph import Graph, LostRule, Node
 from .signature import infer
 from .verify import depth_first
 
@@ -101,7 +101,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self.rules = NO_RULES
-        self.lost_rules: tuple[str, ...] = ()
+        self.lost_rules: tuple[LostRule, ...] = ()
         self._metas: list[TensorMeta] = []
         self._nodes: list[Node] = []
         self._producer: list[int | None] = []  # value number -> node number, None for inputs
@@ -263,14 +263,17 @@ class GraphBuilder:
         return [values[i] for i in graph.outputs]
 
     def absorb(self, body: Graph) -> None:
-        """Add the AD rules of a body, and the names of its lost rules."""
+        """Add the AD rules of a body, and its lost rules."""
         if body.rules:
             self.rules = self.rules.united(body.rules)
         self.lose_rules(body.lost_rules)
 
-    def lose_rules(self, names: Sequence[str]) -> None:
-        """Note that custom derivatives of these functions were inlined."""
-        self.lost_rules = tuple(dict.fromkeys((*self.lost_rules, *names)))
+    def lose_rules(self, lost: Sequence[LostRule]) -> None:
+        """Note that custom derivatives of these functions were inlined, each name once."""
+        noted: dict[str, LostRule] = {}
+        for rule in (*self.lost_rules, *lost):
+            noted.setdefault(rule.name, rule)
+        self.lost_rules = tuple(noted.values())
 
     def build(
         self,

@@ -31,6 +31,7 @@ from ..shapes import (
     PyTree,
     TensorMeta,
     as_operand,
+    is_inexact,
     meta_of,
     require_x64,
     require_x64_leaves,
@@ -55,6 +56,21 @@ class Node(NamedTuple):
     first_output: int
 
 
+class LostRule(NamedTuple):
+    """The name of a function whose custom derivative was inlined, and where and why.
+
+    Example:
+      >>> print(LostRule("relu", "at model.py:7 (a higher derivative)"))
+      relu at model.py:7 (a higher derivative)
+    """
+
+    name: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.where}".rstrip()
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Graph(Sealed):
     """An immutable program of standard ops and extensions on a pytree of inputs.
@@ -67,8 +83,9 @@ class Graph(Sealed):
       in_tree, out_tree: the nesting of inputs and outputs; the input tree is a tuple of
         arguments, the last of which is the dict of the keyword arguments, if there are any.
       rules: AD rules of the extensions in the graph. Not part of equality, hash or text.
-      lost_rules: names of functions whose custom_jvp or custom_vjp was inlined: differentiating the
-        graph is refused. Part of equality and hash: a body of a loop that lost one is another op.
+      lost_rules: functions whose custom_jvp or custom_vjp was inlined: differentiating the graph is
+        refused. Their names are part of equality and hash, because a body of a loop that lost one
+        is another op. Where and why they were inlined is not, as it names files and lines.
       guards: equalities of symbolic sizes that inference assumed, checked when sizes are known and
         before anything runs. Part of equality and hash, except for the text about their origin.
     """
@@ -80,7 +97,7 @@ class Graph(Sealed):
     in_tree: jax.tree_util.PyTreeDef
     out_tree: jax.tree_util.PyTreeDef
     rules: ExtensionRuleSet
-    lost_rules: tuple[str, ...] = ()
+    lost_rules: tuple[LostRule, ...] = ()
     guards: tuple[Guard, ...] = ()
     # A method that tracing.py adds, because tracing is a higher layer.
     lowered: ClassVar[Callable[[Graph], Graph]]
@@ -93,6 +110,7 @@ class Graph(Sealed):
     def _seal(self) -> None:
         static = itertools.chain(static_keys(self.in_tree), static_keys(self.out_tree))
         guarded = tuple(map(str, self.guards))
+        lost = tuple(rule.name for rule in self.lost_rules)
         self._set_key(
             (
                 Graph,
@@ -101,7 +119,7 @@ class Graph(Sealed):
                 self.outputs,
                 self.in_tree,
                 self.out_tree,
-                self.lost_rules,
+                lost,
                 guarded,
                 *static,
             )
@@ -293,8 +311,9 @@ class Graph(Sealed):
                 raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
             graph_assumptions.value.append(guard)
         self.require_x64_values()
-        if self.lost_rules:
-            values = list(map(_not_to_be_differentiated(self.lost_rules), values))
+        for rule in self.lost_rules:
+            refusing = _not_to_be_differentiated(rule.name, self.lost_rules)
+            values = [refusing(x) if is_inexact(x) else x for x in values]
         for node in bound.nodes:
             inputs = [values[i] for i in node.inputs]
             values.extend(
@@ -388,25 +407,30 @@ def _values(numbers: Iterable[int]) -> str:
     return ", ".join(f"%{i}" for i in numbers)
 
 
-def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[jax.Array], jax.Array]:
+def _not_to_be_differentiated(
+    name: str, lost: tuple[LostRule, ...]
+) -> Callable[[jax.Array], jax.Array]:
     """The identity, which refuses to be differentiated: no derivative is better than another one
-    than the author's.
+    than the author's. It has the name of a lost rule, which is lost under this name again where the
+    graph is traced.
     """
 
-    @jax.custom_jvp
     def identity(x: jax.Array) -> jax.Array:
         return x
 
-    @identity.defjvp
+    identity.__name__ = name
+    refusing = jax.custom_jvp(identity)
+
+    @refusing.defjvp
     def _refuse(primals: object, tangents: object) -> NoReturn:
         raise Unsupported(
             where="differentiating a graph",
-            given=f"custom derivatives that tracing inlined: {', '.join(names)}",
+            given=f"custom derivatives that tracing inlined: {', '.join(map(str, lost))}",
             needed="a graph without them",
             fix="Differentiate first and trace the result: trace(jax.grad(fn), ...).",
         )
 
-    return identity
+    return refusing
 
 
 def arguments(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> tuple[PyTree, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from .. import jax_seam
 from ..both_modes import replaced
 from ..dimensions import SymDim
+from ..errors import first_line
 from ..jax_seam import ClosedJaxpr, Eqn, Params
 from ..ops import (
     analytic,
@@ -37,7 +38,7 @@ from ..ops import (
 from ..ops.op import StdTensorOp
 from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, struct, with_zeros
 from .builder import ROWS, GraphBuilder, Reader, Row, Value, described, refuse
-from .graph import Graph, bodies
+from .graph import Graph, LostRule, bodies
 
 T = TypeVar("T")
 # --- kinds of rows --------------------------------------------------------------------------------
@@ -156,7 +157,8 @@ def _expanded_primitive(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Se
     this derivative is noted.
     """
     if any(is_inexact(v.aval) for v in eqn.outvars) and not reader.is_derivative_free:
-        reader.builder.lose_rules([f"{eqn.params['_prim']} at {reader.source(eqn)}"])
+        name, _ = jax_seam.source_of(eqn)
+        reader.builder.lose_rules([LostRule(name, f"at {reader.source(eqn)}")])
     return reader.builder.inline(jax_seam.expansion(eqn), *inputs)
 
 
@@ -182,7 +184,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
                 )
             rules = extract(reader, jax_seam.as_function(eqn), inputs)
         except Exception as error:  # any exception of an author's rule when it is traced separately
-            return str(error).splitlines()[0]
+            return first_line(error)
         return cls(name, reader.sub_graph(inner, derivative_free=True), *rules)
 
     def row(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -196,7 +198,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
         if op is None:
             op = reader.once((eqn, metas), lambda: make(reader, eqn, inner, name, inputs))
         if isinstance(op, str):  # the reason why the rule is lost
-            reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({op})"])
+            reader.builder.lose_rules([LostRule(name, f"at {reader.source(eqn)} ({op})")])
             return reader.read(inner, inputs, eqn)
         for graph in bodies(op):
             reader.builder.rules = reader.builder.rules.united(graph.rules)

@@ -28,7 +28,7 @@ from ..extension.registry import (
     require_known_version,
 )
 from ..extension.rules import NO_RULES
-from ..graph.graph import Graph, Node, bodies
+from ..graph.graph import Graph, LostRule, Node, bodies
 from ..graph.verify import verify
 from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim
@@ -261,7 +261,7 @@ class GraphReader:
             graph.in_tree,
             structure_of(tree),
             NO_RULES,
-            tuple(map(_word, lost_rules)),
+            tuple(LostRule(_word(name)) for name in lost_rules),
             tuple(
                 Guard(self._size(lhs), self._size(rhs), "a graph that was read")
                 for lhs, rhs in guards

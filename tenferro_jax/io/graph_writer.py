@@ -90,7 +90,7 @@ class GraphWriter:
         self._counts: dict[str, int] = {}
         self._types: dict[TensorMeta, int] = {}
         self._ops: dict[StdTensorOp, int] = {}
-        self._graphs: dict[Sealed, int] = {}  # an equal one once: lost rules are no part of ops
+        self._graphs: dict[Sealed, int] = {}  # an equal one once
         self._scope: Any = None
 
     def write(self, root: Graph) -> GraphWriter:
@@ -165,7 +165,7 @@ class GraphWriter:
                     list(graph.outputs),
                     self._tree(graph.out_tree, "results"),
                     guards,
-                    list(graph.lost_rules),
+                    [rule.name for rule in graph.lost_rules],
                 ]
             )
         )

@@ -21,9 +21,8 @@ from .graph_writer import GraphWriter
 def to_wire(graph: Graph) -> bytes:
     """A graph as bytes, which another process or machine can read with `from_wire`.
 
-    Equal graphs give equal bytes, except for the names of lost derivatives, which are written too.
-    AD rules and kernels are code and are not written; add them again with `graph.with_rules(...)`
-    and `graph.with_runtimes(...)`.
+    Equal graphs give equal bytes. AD rules and kernels are code and are not written; add them again
+    with `graph.with_rules(...)` and `graph.with_runtimes(...)`.
 
     Args:
       graph: any graph, of standard ops and extensions.

@@ -66,7 +66,8 @@ def round_trip(graph):
     back = from_wire(content)
     assert to_wire(back) == content
     assert str(back) == str(graph)
-    assert back.lost_rules == graph.lost_rules
+    names = [rule.name for rule in graph.lost_rules]
+    assert [str(rule) for rule in back.lost_rules] == names
     if not graph.is_symbolic:  # symbols of two calls are never equal
         back, graph = (each.with_runtimes(NO_RUNTIMES) for each in (back, graph))
         assert back == graph
