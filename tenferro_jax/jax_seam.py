@@ -974,9 +974,13 @@ def forward_rule(eqn: Eqn, places: Sequence[int]) -> Jaxpr | None:
     return found
 
 
+MARK = "#"
+"""What follows it in the name of a function is no part of the author's name."""
+
+
 def source_of(eqn: Eqn) -> tuple[str, pathlib.PurePath]:
-    """The name of the function that an equation calls by its custom rule, and the file with the
-    line in which it is written.
+    """The author's name of the function that an equation calls by its custom rule, and the file
+    with the line in which it is written.
     """
     primitive = eqn.params.get("_prim")
     held: Any = eqn.params.get("call_jaxpr", getattr(primitive, "traced", None))
@@ -984,7 +988,7 @@ def source_of(eqn: Eqn) -> tuple[str, pathlib.PurePath]:
         return type(primitive).__name__, pathlib.PurePath(type(primitive).__module__)
     inner = open_jaxpr(held.jaxpr if hasattr(held, "jaxpr") else held)[0]
     name, _, at = inner.debug_info.func_src_info.partition(" at ")
-    return name, pathlib.PurePath(at)
+    return name.split(MARK)[0], pathlib.PurePath(at)
 
 
 def custom_jvp(eqn: Eqn) -> bool:

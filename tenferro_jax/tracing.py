@@ -19,7 +19,7 @@ from .extension.routes import ANY_PLATFORM
 from .extension.runtimes import NO_RUNTIMES
 from .graph.builder import GraphBuilder
 from .graph.graph import Graph, arguments
-from .graph.primitives import moving, pulled, pushed
+from .graph.primitives import IN_BOTH_MODES, moving, of_one_mode, pulled, pushed
 from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn, name_of
 from .shapes import PyTree, as_operand, require_x64_leaves, with_zeros
 
@@ -87,6 +87,7 @@ def trace(
 P = ParamSpec("P")
 T = TypeVar("T")
 _DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")
+_HIJAX = "call_hi_primitive"
 _ANYWHERE = jax_seam.Site(ANY_PLATFORM, exporting=True, partitioned=False)
 
 
@@ -170,7 +171,14 @@ class _Writer:
         name = name_of(eqn)
         if name in _DERIVATIVES:
             return getattr(self, f"_{name}")(eqn)
-        return jax_seam.with_inner(eqn, self.run) if self._calls(eqn) else jax_seam.as_function(eqn)
+        if name in IN_BOTH_MODES:
+            return lowered(of_one_mode(eqn))
+        if not self._calls(eqn):
+            return jax_seam.as_function(eqn)
+        if name == _HIJAX:
+            reverse_alone = jax_seam.reverse_alone(eqn)
+            return self._custom_vjp_call(eqn) if reverse_alone else self._custom_jvp_call(eqn)
+        return jax_seam.with_inner(eqn, self.run)
 
     def _calls(self, eqn: Eqn) -> bool:
         """Whether an equation is an extension or a function with a derivative, which may call one,
@@ -179,16 +187,17 @@ class _Writer:
         if id(eqn) not in self._known:
             inside = (
                 inner
-                for closed in jax_seam.inner_jaxprs(eqn)
+                for closed in _inner_jaxprs(eqn)
                 for inner in jax_seam.open_jaxpr(closed)[0].eqns
             )
-            own = isinstance(eqn.params.get("op"), Extension) or name_of(eqn) in _DERIVATIVES
+            own = isinstance(eqn.params.get("op"), Extension)
+            own = own or name_of(eqn) in (*_DERIVATIVES, *IN_BOTH_MODES)
             self._known[id(eqn)] = eqn, own or any(map(self._calls, inside))
         return self._known[id(eqn)][1]
 
     def _called(self, eqn: Eqn) -> Callable[..., Any]:
         """The body of a function with a derivative, under its name."""
-        (inner, *_), (name, _) = jax_seam.inner_jaxprs(eqn), jax_seam.source_of(eqn)
+        (inner, *_), (name, _) = _inner_jaxprs(eqn), jax_seam.source_of(eqn)
 
         def body(*xs: jax.Array) -> list[object]:
             return self.run(inner, xs)
@@ -227,6 +236,16 @@ class _Writer:
 
         call.defvjp(forward, backward)
         return call
+
+
+def _inner_jaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
+    """The jaxprs inside an equation; of a hijax primitive, which may have a derivative of its own,
+    that of its expansion.
+    """
+    if name_of(eqn) != _HIJAX:
+        return jax_seam.inner_jaxprs(eqn)
+    structs = [jax_seam.struct_of(aval) for aval in _avals(eqn.invars)]
+    return [jax.make_jaxpr(jax_seam.expansion(eqn))(*structs)]
 
 
 def _avals(variables: Sequence[Atom]) -> list[Aval]:

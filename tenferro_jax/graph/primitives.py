@@ -193,8 +193,8 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
             return reader.read(inner, inputs, eqn)
         metas = tuple(v.meta for v in inputs)
         name = jax_seam.open_jaxpr(inner)[0].debug_info.func_name
-        op = control.known_custom(name, metas)
-        name = name.split("#")[0]
+        op = control.known_custom(name, metas, [described(v) for v in eqn.outvars])
+        name = name.split(jax_seam.MARK)[0]
         if op is None:
             op = reader.once((eqn, metas), lambda: make(reader, eqn, inner, name, inputs))
         if isinstance(op, str):  # the reason why the rule is lost
@@ -213,10 +213,20 @@ def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Se
     raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", fix)
 
 
-def _in_both_modes(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    """A jax.custom_vjp that `both_modes` found, or its tangents."""
+IN_BOTH_MODES = ("both_modes_call", "both_modes_tangent")
+
+
+def of_one_mode(eqn: Eqn) -> Callable[..., Sequence[jax.Array]]:
+    """The call of a jax.custom_vjp that `both_modes` found, with its author's rules alone; or its
+    tangents.
+    """
     p = eqn.params
-    return reader.builder.inline(p["rule"].pushed if "rule" in p else p["call"].fn, *inputs)
+    fn: Callable[..., Sequence[jax.Array]] = p["rule"].pushed if "rule" in p else p["call"].fn
+    return fn
+
+
+def _in_both_modes(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+    return reader.builder.inline(of_one_mode(eqn), *inputs)
 
 
 def moving(values: Sequence[Shaped]) -> list[int]:
@@ -792,8 +802,7 @@ ROWS |= {
     "call_hi_primitive": _expanded_primitive,
     "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),
     **dict.fromkeys(("custom_lin", "call_hi_primitive_linearized"), _refused_custom_lin),
-    "both_modes_call": _in_both_modes,
-    "both_modes_tangent": _in_both_modes,
+    **dict.fromkeys(IN_BOTH_MODES, _in_both_modes),
     "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),
     **dict.fromkeys(
         ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "remat_opt", "composite"),

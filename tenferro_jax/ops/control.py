@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from ..jax_seam import MARK
 from ..shapes import Shaped, with_zeros
 from .fields import Body, Size
 from .op import OfBody, StdTensorOp, op
@@ -174,7 +175,7 @@ class _Custom(OfBody):
         op again.
         """
         s: Any = self
-        mark = vars(s).get("_mark") or f"{s.name}#{next(_NUMBERS)}"
+        mark = vars(s).get("_mark") or f"{s.name}{MARK}{next(_NUMBERS)}"
         object.__setattr__(s, "_mark", mark)
         _MARKED[mark] = s
 
@@ -189,15 +190,20 @@ _NUMBERS = itertools.count()
 _MARKED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
-def known_custom(name: str, inputs: Sequence[Shaped]) -> Any:
-    """The op whose call JAX recorded under this name on inputs of these metas; None for other
-    functions.
+def known_custom(name: str, inputs: Sequence[Shaped], outputs: Sequence[Shaped]) -> Any:
+    """The op whose call JAX recorded under this name, with inputs and outputs of these metas; None
+    for other functions.
 
-    Its rules need not be traced again. Under vmap the name stays but the shapes change, so that
-    this is another op.
+    Its rules need not be traced again. The name stays where JAX makes another function of the call:
+    vmap, which adds an axis, and dead-code elimination, which drops outputs. Who replaces the body
+    or the rules gives the function the name of its author, without the mark (`source_of`).
     """
     op = _MARKED.get(name)
-    return op if op is not None and tuple(inputs) == op.body.input_metas else None
+    if op is None:
+        return None
+    body = op.body
+    same = tuple(inputs) == body.input_metas and tuple(outputs) == body.output_metas
+    return op if same else None
 
 
 @op
