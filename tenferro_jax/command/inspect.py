@@ -7,7 +7,6 @@ import collections
 import hashlib
 import itertools
 import json
-import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,9 +20,9 @@ from ..extension.registry import (
 )
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import leaf_names, op_name
-from ..io.container import GRAPH_MAGIC, USUAL_LIMITS, unpack
-from ..io.exported import ExportedProgram, load_exported
-from ..io.wire import load_graph
+from ..io.container import GRAPH_MAGIC, USUAL_LIMITS, read_file, unpack
+from ..io.exported import ExportedProgram, read_program
+from ..io.graph_reader import GraphReader
 from ..jax_seam import read_module
 from ..payload_text import payload_json
 from ..shapes import symbol_constraints
@@ -44,12 +43,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def inspect(chosen: argparse.Namespace) -> int:
     """Print the content of a file as JSON, in which no text of the file steers a terminal."""
-    content = pathlib.Path(chosen.file).read_bytes()
+    content = read_file(chosen.file, f"file {chosen.file}", USUAL_LIMITS)
     if content.startswith(GRAPH_MAGIC):
-        found = load_graph(chosen.file, skip_missing_extensions=True, trusted=chosen.trusted)
-        shown = _of_graph(found, content)
+        where = f"graph {chosen.file}"
+        parts = unpack(content, USUAL_LIMITS, where)
+        found = GraphReader(
+            parts, USUAL_LIMITS, skip_missing=True, trusted=chosen.trusted, where=where
+        ).read()
+        shown = _of_graph(found, parts.version)
     else:
-        shown = _of_program(load_exported(pathlib.Path(chosen.file)))
+        where = f"exported program {chosen.file}"
+        shown = _of_program(read_program(content, where, USUAL_LIMITS))
     facts = {
         "file": chosen.file,
         "bytes": len(content),
@@ -64,8 +68,7 @@ def _named(tree: jax.tree_util.PyTreeDef, leaves: Iterable[object], root: str) -
     return dict(zip(leaf_names(tree, root), map(str, leaves), strict=True))
 
 
-def _of_graph(graph: Graph, content: bytes) -> dict[str, Any]:
-    version = unpack(content, USUAL_LIMITS, "graph").version
+def _of_graph(graph: Graph, version: int) -> dict[str, Any]:
     ops = [node.op for node in _nodes(graph)]
     missing = [op for op in ops if isinstance(op, MissingExtension)]
     calls = [(op.family_id, op.payload) for op in missing]

@@ -411,7 +411,8 @@ def _linear_solve(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence
         inputs[start : start + third],
         inputs[start + third : start + third + fourth],
     ]
-    op = control.LinearSolve(matvec, solve, transpose_solve, (first, third, fourth))
+    symmetric = jaxprs.vecmat is jaxprs.matvec
+    op = control.LinearSolve(matvec, solve, transpose_solve, (first, third, fourth), symmetric)
     return reader.builder.add(
         op, *parts[0], *parts[1], *parts[2], *inputs[first + second + third + fourth :]
     )

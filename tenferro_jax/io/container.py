@@ -144,13 +144,20 @@ def _digest(head: bytes | bytearray | memoryview, parts: Sequence[bytes | memory
     return sha.digest()
 
 
+_PART_BYTES = 2**20
+
+
 def read_file(path: str | os.PathLike[str], where: str, limits: Limits) -> bytearray:
-    """The content of a file, whose size is checked before."""
+    """The content of a file, a pipe or a device; no more is read than the limits allow."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         limits.require("file_bytes", size, where)
         content = bytearray(size)
         del content[file.readinto(content) :]
+        # A pipe tells no size, and a device may never end.
+        while part := file.read(_PART_BYTES):
+            content += part
+            limits.require("file_bytes", len(content), where)
     return content
 
 

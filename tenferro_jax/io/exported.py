@@ -309,6 +309,11 @@ def load_exported(
         require_kind(source, str | os.PathLike, "load_exported", needed, fix)
         where = f"exported program {os.fspath(source)}"
         content = read_file(source, where, limits)
+    return read_program(content, where, limits)
+
+
+def read_program(content: bytearray, where: str, limits: Limits) -> ExportedProgram:
+    """The program of a file's content; raises as `load_exported`."""
     if content.startswith(GRAPH_MAGIC):
         fix = "Read it with load_graph or from_wire."
         raise ArtifactError(where=where, given="a graph", fix=fix)

@@ -84,8 +84,10 @@ def from_wire(
         source, bytes | bytearray | memoryview, "from_wire", "bytes", "Read a file with load_graph."
     )
     require_kind(limits, Limits, "from_wire", "Limits", "Leave it out for the usual.", "limits")
-    content = unpack(bytes(source), limits, "graph bytes")
-    return GraphReader(content, limits, skip_missing_extensions, trusted, "graph bytes").read()
+    where = "graph bytes"
+    limits.require("file_bytes", memoryview(source).nbytes, where)
+    content = unpack(bytes(source), limits, where)
+    return GraphReader(content, limits, skip_missing_extensions, trusted, where).read()
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:

@@ -127,13 +127,15 @@ def drawn(count):
 
 def is_taken(case):
     """An op takes functions of standard ops and of other functions' ops. What it is given with a
-    rule becomes its own rule, which `lowered` leaves out.
+    rule becomes its own rule, which `lowered` leaves out. JAX has no gradient of a while.
     """
     leaf, names = case
+    if leaf == "tropical" and set(OPS) & set(names):
+        return False
+    if "while" in names and "gradient" in names[names.index("while") :]:
+        return False
     pairs = set(itertools.pairwise(names))
-    return not (leaf == "tropical" and set(OPS) & set(names)) and not any(
-        (rule, op) in pairs for rule in RULES for op in OPS
-    )
+    return not any((rule, op) in pairs for rule in RULES for op in OPS)
 
 
 def pair(case):
@@ -172,9 +174,6 @@ FUNCTIONS = {
     "closure": lambda x: ext_tropical.closure(jnp.abs(x)).value,
     "gradient of a closure": jax.grad(lambda x: ext_tropical.closure(jnp.abs(x)).value.sum()),
     "viterbi": lambda x: ext_tropical.viterbi(x[0], x, x),
-    "log partition": lambda x: ext_tropical.tropical_einsum(
-        "ij,jk->", x, x, semiring=ext_tropical.log_plus
-    ),
 }
 
 
@@ -196,7 +195,7 @@ def require_no_ops(function):
 CASES = drawn(times(40))
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " in ".join((case[0], *case[1])))
 def test_no_extension_is_left_and_values_and_derivatives_stay(case):
     function, judge = pair(case)
@@ -214,7 +213,7 @@ def test_no_extension_is_left_and_values_and_derivatives_stay(case):
                 )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_extension_of_a_tropical_function_is_left(name):
     function = FUNCTIONS[name]
@@ -237,7 +236,7 @@ def test_a_rule_is_found_again_only_for_the_program_that_has_it():
     two.defvjp(lambda x: (two(x), x), lambda x, g: (7 * g[0] + g[1],))
     graph = tj.trace(two, X)
     half = jax_seam.only_needed(lambda x: graph.to_jax()(x)[0], X)
-    again = tj.trace(half, X)
+    again = tj.trace(lambda x: half(x)[0], X)
     np.testing.assert_array_equal(again.to_jax()(X), plain_product(X))
     np.testing.assert_array_equal(
         jax.grad(lambda x: again.to_jax()(x).sum())(X), np.full((3, 3), 7)
