@@ -11,7 +11,7 @@ import dataclasses
 import importlib.metadata
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar, dataclass_transform
 
 from ..errors import Duplicate, InvalidConfig, MalformedFamilyId, Unsupported
@@ -168,8 +168,8 @@ def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:
     return _factories.get(family_id) if isinstance(family_id, str) else None
 
 
-def require_extension_factory(family_id: str) -> ExtensionFactory:
-    """The factory of a family.
+def require_extension_factory(family_id: str, *, trusted: bool = False) -> ExtensionFactory:
+    """The factory of a family; `trusted` if its installed package was asked to register it.
 
     Raises:
       MalformedFamilyId: the family_id cannot be read.
@@ -178,19 +178,42 @@ def require_extension_factory(family_id: str) -> ExtensionFactory:
     require_known_version(family_id)
     factory = lookup_extension_factory(family_id)
     if factory is None:
-        raise _not_registered(family_id)
+        raise _not_registered(family_id, trusted)
     return factory
 
 
-def _not_registered(family_id: str) -> Unsupported:
+def _not_registered(family_id: str, trusted: bool) -> Unsupported:
     return Unsupported(
         where="extension",
         given=f"{family_id}: not registered",
         needed="a registered factory of the family in this process",
-        fix="Import the module that publishes it, or have its package register it, as "
-        "ext_tropical.register() does; "
-        "load_graph(..., trusted=True) finds packages that are installed.",
+        fix=_how_to_register(family_id, trusted),
     )
+
+
+def _how_to_register(family_id: str, trusted: bool) -> str:
+    """What registers a family: its class, if this process has it; else its package."""
+    for cls in _subclasses(ExtensionOp):
+        if getattr(cls, "family_id", None) == family_id:
+            return f"Call register_extension with the class {cls.__module__}.{cls.__qualname__}."
+    package, points = parse_family_id(family_id).package, installed(family_id)
+    if not points:
+        return (
+            f"Install the package that publishes {package}, or import the module with the op's "
+            f"class and pass the class to register_extension."
+        )
+    if trusted:
+        return f"Install the release of {package} with this op: the installed one lacks it."
+    point = points[0]
+    module = f"Import {point.module}"
+    called = f"Call {point.module}.{point.attr}()"
+    return f"{called if point.attr else module}, or pass trusted=True to load_graph."
+
+
+def _subclasses(cls: type[ExtensionOp]) -> Iterator[type[ExtensionOp]]:
+    for below in cls.__subclasses__():
+        yield below
+        yield from _subclasses(below)
 
 
 def require_known_version(family_id: str) -> None:
@@ -296,7 +319,7 @@ needed a registered factory of the family in this process. ...
         Raises:
           Unsupported: always.
         """
-        raise _not_registered(self.family_id)
+        raise _not_registered(self.family_id, trusted=False)
 
     apply = infer
 

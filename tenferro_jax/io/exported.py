@@ -202,15 +202,14 @@ class ExportedProgram:
             body = _as_jax_writes(self.exported).serialize(vjp_order=self.vjp_order)
         except TenferroError:  # of a pytree class
             raise
+        except ImportError as error:
+            raise _without_flatbuffers("exported program") from error
         except Exception as error:  # JAX raises another type for each kind of value
             raise Unsupported(
                 where="exported program",
                 given=reason_of(error),
                 needed="inputs and outputs that jax.export writes",
-                fix="Install tenferro-jax[export]."
-                if isinstance(error, ImportError)
-                else "Use dicts, lists, tuples and arrays, or call register_pytree_name(cls, "
-                "name).",
+                fix="Use dicts, lists, tuples and arrays, or call register_pytree_name(cls, name).",
             ) from error
         return with_footer(body, self.manifest)
 
@@ -270,6 +269,15 @@ def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:
     return found
 
 
+def _without_flatbuffers(where: str) -> Unsupported:
+    return Unsupported(
+        where=where,
+        given="a process without flatbuffers",
+        needed="the package flatbuffers, with which JAX writes and reads exported programs",
+        fix="Install tenferro-jax[export].",
+    )
+
+
 def load_exported(
     source: bytes | bytearray | memoryview | str | os.PathLike[str],
     *,
@@ -287,8 +295,9 @@ def load_exported(
     Raises:
       ArtifactError: the content is truncated, changed, or was not written by
         `ExportedProgram.save`; or the content exceeds the limits.
-      Unsupported: this JAX cannot read a program of another JAX, both are named; or an extension is
-        registered in this process under another major version. A family may be unregistered,
+      Unsupported: this JAX cannot read a program of another JAX, both are named; or flatbuffers,
+        which JAX needs, is not installed; or an extension is registered in this process under
+        another major version. A family may be unregistered,
         because the program holds its lowering; `ops` asks for all of them.
       MalformedFamilyId: a family_id in the program cannot be read.
       OSError: the file cannot be read.
@@ -340,6 +349,8 @@ def _program(content: bytearray, where: str, manifest: Manifest) -> ExportedProg
         modules = [jax_seam.read_module(program.mlir_module_serialized) for program in found]
     except TenferroError:  # of a pytree class
         raise
+    except ImportError as error:
+        raise _without_flatbuffers(where) from error
     except Exception as error:  # JAX's readers raise many types
         if jax_seam.refused_for(error)[0] == "class":
             raise Unsupported(

@@ -207,7 +207,7 @@ class GraphReader:
         """The op that the factory of a family makes from a payload; the factory may be an author's
         code.
         """
-        factory = require_extension_factory(family_id)
+        factory = require_extension_factory(family_id, trusted=self._trusted)
         found: object
         cause: Exception | None = None
         try:

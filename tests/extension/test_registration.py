@@ -38,6 +38,7 @@ from tenferro_jax.payload_text import payload_json
 from ..extension_ops import RULES, HostCumulate, ScaledSquare
 from ..helpers import close, each_ends_in, ends_in, equal, made, throw
 from ..house import ROOT
+from ..io.plain_format import sealed
 
 
 @pytest.fixture(autouse=True)
@@ -301,7 +302,7 @@ def test_a_trusted_file_finds_its_families_and_their_rules(install, path):
     ends_in(
         lambda: tj.load_graph(path),
         Unsupported,
-        rf"{FAMILY}: not registered.*ext_tropical.register",
+        rf"{FAMILY}: not registered.*register_extension with the class .*\.ScaledSquare\.",
     )
     tj.load_graph(path, skip_missing_extensions=True)
     assert imported() == set()
@@ -322,6 +323,37 @@ def test_a_package_without_rules_and_nobody_at_all(install, path):
     install("silent")
     ends_in(lambda: tj.load_graph(path, trusted=True), Unsupported, "not registered")
     assert tj.load_graph(path, trusted=True, skip_missing_extensions=True).nodes
+
+
+def test_what_registers_a_family_is_named(install):
+    """Of a class of this process the class, of an installed package its function; with
+    trusted=True, which asked it already, another release.
+    """
+    lines = [
+        '["type","float64",[2]]',
+        '["extension","test-package.lost_family.v1","{}",[],1]',
+        '["graph",[0],["tuple",0]]',
+        '["node",0,[0],[0]]',
+        '["return",[1],0,[],[]]',
+    ]
+    content = sealed("".join(f"{line}\n" for line in lines))
+    unknown = (
+        "Install the package that publishes test-package, or import the module with the op's class "
+        "and pass the class to register_extension"
+    )
+    for trusted in (False, True):
+        ends_in(lambda t=trusted: tj.from_wire(content, trusted=t), Unsupported, unknown)
+    install("silent")
+    called = r"Call publisher_of_squares\.silent\(\), or pass trusted=True to load_graph\."
+    ends_in(lambda: tj.from_wire(content), Unsupported, called)
+    later = "Install the release of test-package with this op: the installed one lacks it"
+    ends_in(lambda: tj.from_wire(content, trusted=True), Unsupported, later)
+    gone = made(
+        "Gone", family_id="test-package.lost_family.v1", lower_to_standard_ops=lambda self, x: (x,)
+    )
+    named = rf"Call register_extension with the class {__name__}\.Gone\."
+    ends_in(lambda: tj.from_wire(content), Unsupported, named)
+    assert gone.family_id in str(tj.from_wire(content, skip_missing_extensions=True).nodes)
 
 
 @pytest.mark.parametrize(
