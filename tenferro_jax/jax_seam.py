@@ -638,6 +638,8 @@ _SAID = {
     "class": "unregistered type",
     "name": "for serialized_name",
     "routine": "not found for platform",
+    "vmap": "Batching rule for 'call_exported'",
+    "forward": "apply forward-mode autodiff",
 }
 _REFUSED = re.compile(
     r'^%?.*stablehlo\.custom_call @(?:"([^"]+)"|([\w.$-]+)).* at loc\((?:"([^"]*)")?', re.MULTILINE
@@ -655,6 +657,11 @@ _UNSUPPORTED = re.compile(
 def says_unsupported(error: BaseException) -> bool:
     """Whether JAX or a library says that it lacks a transform or a dtype, read from the text."""
     return isinstance(error, NotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
+
+
+def lacks_symbolic(error: BaseException) -> bool:
+    """Whether JAX says that an operation has no form for symbolic sizes, read from the text."""
+    return bool(re.search("[Pp]olymorphi|non-constant", str(error)))
 
 
 def failed_inside(error: Exception) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -10,8 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from .dimensions import SymDim, are_equal, bind_dim, require_constraints, symbols_of, undecided
-from .errors import DTypeError, ShapeError
-from .jax_seam import is_symbolic_dim, scope_constraints
+from .errors import (
+    DTypeError,
+    InvalidConfig,
+    ShapeError,
+    TenferroError,
+    Unsupported,
+    counted,
+    first_line,
+)
+from .jax_seam import is_symbolic_dim, lacks_symbolic, scope_constraints
 from .jax_seam import x64_enabled as x64_enabled
 
 PyTree: TypeAlias = object
@@ -324,3 +334,61 @@ def symbol_constraints(metas: Sequence[TensorMeta]) -> tuple[str, ...]:
         (size.scope for meta in metas for size in meta.shape if is_symbolic_dim(size)), None
     )
     return () if scope is None else scope_constraints(scope)
+
+
+@contextlib.contextmanager
+def errors_of_jax(
+    where: str, fn: Callable[..., object], args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+) -> Iterator[None]:
+    """Inside, JAX calls `fn` for these specs. What it refuses because of missing arguments or of
+    symbolic sizes is raised as an error of ours, or with a note where sizes are symbolic.
+
+    Raises:
+      InvalidConfig: the function does not take these arguments.
+      ShapeError: JAX cannot compare symbolic sizes.
+      Unsupported: JAX has no form of an operation for symbolic sizes.
+    """
+    try:
+        yield
+    except TenferroError:
+        raise
+    except Exception as error:
+        if isinstance(error, TypeError):
+            require_arguments(where, fn, args, kwargs)
+        sizes = {
+            str(d): d for x in jax.tree.leaves((args, kwargs)) for d in getattr(x, "shape", ())
+        }
+        symbolic = ", ".join(text for text, size in sizes.items() if is_symbolic_dim(size))
+        if not symbolic:
+            raise
+        given = f"{first_line(error)} (symbolic sizes {symbolic})"
+        fix = "Use concrete sizes, or symbols of jax.export.symbolic_shape with constraints."
+        if isinstance(error, jax.errors.InconclusiveDimensionOperation):
+            needed = "sizes that JAX can compare"
+            raise ShapeError(where=where, given=given, needed=needed, fix=fix) from error
+        if lacks_symbolic(error):
+            needed = "operations that JAX has for symbolic sizes"
+            raise Unsupported(
+                where=where, given=given, needed=needed, fix="Use concrete sizes there."
+            ) from error
+        error.add_note(f"{where}: the sizes {symbolic} are symbolic. {fix}")
+        raise
+
+
+def require_arguments(
+    where: str, fn: Callable[..., object], args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+) -> None:
+    """Refuse specs that are too few or too many for the parameters of a function."""
+    try:
+        parameters = inspect.signature(fn)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    try:
+        parameters.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidConfig(
+            where=f"{where} of {getattr(fn, '__name__', 'a function')}",
+            given=f"{', '.join([counted(len(args), 'spec'), *kwargs])}: {first_line(error)}",
+            needed=f"a spec for each of its arguments: {', '.join(parameters.parameters)}",
+            fix="Pass arrays or jax.ShapeDtypeStructs after the function.",
+        ) from error

@@ -21,7 +21,7 @@ from .graph.builder import GraphBuilder
 from .graph.graph import Graph, arguments
 from .graph.primitives import IN_BOTH_MODES, moving, of_one_mode, pulled, pushed
 from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn, name_of
-from .shapes import PyTree, as_operand, require_x64_leaves, with_zeros
+from .shapes import PyTree, as_operand, errors_of_jax, require_x64_leaves, with_zeros
 
 
 def trace(
@@ -49,7 +49,8 @@ def trace(
 
     Raises:
       Unsupported: a primitive that no standard op covers; the text names it and its source line.
-      InvalidConfig: not a function.
+      InvalidConfig: not a function, or one of other arguments.
+      ShapeError: JAX cannot compare symbolic sizes.
       DTypeError: a 64-bit spec while 64-bit types are off.
 
     Example:
@@ -80,7 +81,8 @@ def trace(
         kwargs = args.pop() if keyword_specs else {}
         return fn(*args, **kwargs)
 
-    outputs, out_tree = jax.tree.flatten(builder.inline(call, *inputs))
+    with errors_of_jax("trace", fn, specs, keyword_specs):
+        outputs, out_tree = jax.tree.flatten(builder.inline(call, *inputs))
     return builder.build(outputs, in_tree, out_tree)
 
 

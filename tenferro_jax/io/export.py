@@ -13,7 +13,7 @@ from ..dimensions import Guard, SymDim, bind_dim, undecided
 from ..errors import InvalidConfig, TenferroError, Unsupported, first_line, require_kind
 from ..graph.graph import Graph
 from ..jax_seam import is_symbolic_dim
-from ..shapes import PyTree, as_operand, require_x64_leaves
+from ..shapes import PyTree, as_operand, errors_of_jax, require_x64_leaves
 from .container import described
 from .exported import ExportedProgram, orders, with_derivatives
 
@@ -50,8 +50,9 @@ def export(
         not keep a custom call stable, the text names the op; the function has no derivative of this
         order.
       ADRuleError: an extension has no rule for the derivative.
-      ShapeError: an extension needs two symbolic dimensions to be equal; the text names the
-        constraint to add.
+      ShapeError: an extension needs two symbolic dimensions to be equal, the text names the
+        constraint to add; or JAX cannot compare symbolic sizes.
+      InvalidConfig: specs for other arguments than the function takes.
       DTypeError: a 64-bit spec while 64-bit types are off; or a spec that is not an array.
 
     Example:
@@ -97,9 +98,9 @@ def export(
 
     lowered, jitted = None, jax.jit(fn)
     try:
-        lowered = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)(
-            *specs
-        )
+        to_program = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)
+        with errors_of_jax("export", fn, specs, {}):
+            lowered = to_program(*specs)
         exported = with_derivatives(lowered, vjp_order, rewritten)
     except TenferroError:
         raise

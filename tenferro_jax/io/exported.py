@@ -44,6 +44,8 @@ from .container import (
 )
 from .trees import as_jax_writes
 
+_TRANSFORMS = {"vmap": "vmap", "forward": "forward mode (jvp, jacfwd, hessian)"}
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ExportedProgram:
@@ -107,16 +109,16 @@ class ExportedProgram:
         """Run on the current platform; symbolic dimensions take the sizes of the arguments.
 
         Under jit it becomes a part of the caller's program; under grad its exported derivative is
-        used, up to `vjp_order` times. vmap and forward mode raise JAX's own errors: export with a
-        symbolic batch size.
+        used, up to `vjp_order` times. vmap and forward mode are refused, of its gradient by JAX's
+        own error: export with a symbolic batch size.
 
         Raises:
           DTypeError: a 64-bit array while 64-bit types are off.
           InvalidConfig: the arguments have another nesting.
           ShapeError, DTypeError: an argument does not fit its input.
           ShapeError: a constraint of the symbols does not hold.
-          Unsupported: differentiated more than `vjp_order` times, or called on another platform or
-            number of devices than exported for.
+          Unsupported: differentiated more than `vjp_order` times, or called under vmap or forward
+            mode, or on another platform or number of devices than exported for.
 
         Example:
           >>> import jax, jax.numpy as jnp
@@ -149,8 +151,16 @@ class ExportedProgram:
             require_constraints(self.constraints, sizes)
         try:
             return self.exported.call(*args)
-        except ValueError as error:
+        except (ValueError, NotImplementedError, TypeError) as error:
             why, devices = jax_seam.refused_for(error)
+            if why in _TRANSFORMS:
+                raise Unsupported(
+                    where="exported program",
+                    given=f"a call under {_TRANSFORMS[why]}",
+                    needed="jit, or reverse mode: jax.export has no other transforms",
+                    fix="Export with a symbolic batch size, or the transformed function. A graph "
+                    "has every transform: save_graph(trace(f, ...)).",
+                ) from error
             if why == "sizes":  # of symbols that JAX solves for
                 raise ShapeError(
                     where="exported program",
