@@ -1,6 +1,8 @@
 """Tropical tensors for JAX: einsum in selective semirings with winners, assignments and gradients.
-Re-exports only.
+Re-exports only; what is not here is public in the module that `ROOMS` names.
 """
+
+from typing import TYPE_CHECKING
 
 from tenferro_jax import __version__ as __version__
 
@@ -45,3 +47,19 @@ __all__ = [
     "tropical_reduce_sum",
     "viterbi",
 ]
+
+ROOMS = {
+    "algebra.laws": ("broken_laws",),
+    "uses.ctc": ("ctc_chain", "ctc_loss"),
+    "uses.paths": ("EdgeGraph", "ShortestPaths", "shortest_paths", "sparse_matvec"),
+    "uses.segments": ("segment_max", "segment_min"),
+}
+"""Names that have a module of their own, and where they are."""
+
+if not TYPE_CHECKING:  # a checker of types would take every name
+
+    def __getattr__(name: str) -> object:
+        """Says where a name is that has a module of its own."""
+        places = (f"; use {__name__}.{at}.{name}" for at, names in ROOMS.items() if name in names)
+        text = f"module {__name__!r} has no attribute {name!r}{next(places, '')}"
+        raise AttributeError(text, name=name)

@@ -7,10 +7,12 @@ class derives from the builtin exception that a caller who does not know this pr
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 
 class TenferroError(Exception):
@@ -158,6 +160,66 @@ def require_kind(
             where=where, given=f"{name}={given}" if name else given, needed=needed, fix=fix
         )
     return value
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def typed_call(fn: Callable[P, T], fix: str = "") -> Callable[P, T]:
+    """A function that raises InvalidConfig where Python would say that its arguments do not fit its
+    signature, with this advice if there are too many by position; of all other errors nothing
+    changes.
+
+    Example:
+      >>> @typed_call
+      ... def scaled(x, *, by=1.0):
+      ...     return by * x
+      >>> scaled(2.0, factor=3.0)
+      Traceback (most recent call last):
+      ...
+      tenferro_jax.errors.InvalidConfig: scaled: given 1 argument, factor=; needed (x, *, by=1.0).
+    """
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return fn(*args, **options)
+        except TypeError as error:
+            place = error.__traceback__
+            if place is None or place.tb_next is not None:  # of the body
+                raise
+            raise _other_arguments(fn, args, options, fix) from None
+
+    return call
+
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def typed_calls(cls: _Class) -> _Class:
+    """A class whose constructor and public methods are `typed_call`s."""
+    for name, member in list(vars(cls).items()):
+        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, typed_call(member))
+    return cls
+
+
+def _other_arguments(
+    fn: Callable[..., object], args: Sequence[object], options: Mapping[str, object], fix: str
+) -> InvalidConfig:
+    signature = inspect.signature(fn)
+    parameters = [x.replace(annotation=x.empty) for x in signature.parameters.values()]
+    own = int(parameters[0].name == "self")
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    most = sum(x.kind in by_position for x in parameters)
+    positions = counted(len(args) - own, "argument")
+    return InvalidConfig(
+        where=fn.__qualname__.removesuffix(".__init__"),
+        given=", ".join([positions, *(f"{name}=" for name in options)]),
+        needed=str(inspect.Signature(parameters[own:])),
+        fix=fix if len(args) > most else "",
+    )
 
 
 # --- what cannot be done --------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import numbers
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -183,6 +185,79 @@ def require_integers(where: str, x: Shaped) -> None:
     """Raise DTypeError if an array is not one of integers."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise DTypeError(where=where, given=x.dtype.name, needed="integers")
+
+
+def as_index(value: object) -> int | None:
+    """The integer of whatever Python takes as an index: integers of Python and NumPy, members of an
+    IntEnum, arrays of one integer without axes. None for all else: bools, floats, tracers.
+
+    Example:
+      >>> import numpy as np
+      >>> as_index(np.int8(2)), as_index(np.array(2)), as_index(2.0), as_index(True)
+      (2, 2, None, None)
+    """
+    given: Any = value
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(given)
+    except TypeError:
+        return None
+
+
+def as_real(value: object) -> float | None:
+    """The float of a real number of Python or NumPy, or of an array without axes; None for all
+    else: bools, tracers, numbers beyond floats.
+
+    Example:
+      >>> import numpy as np
+      >>> as_real(np.float32(0.5)), as_real(np.array(2)), as_real("2"), as_real(10**400)
+      (0.5, 2.0, None, None)
+    """
+    number = value
+    if isinstance(value, np.ndarray | jax.Array) and value.ndim == 0 and not is_traced(value):
+        number = value.item()
+    if not isinstance(number, numbers.Real) or isinstance(number, bool):
+        return None
+    try:
+        return float(number)
+    except OverflowError:
+        return None
+
+
+def as_bool(value: object) -> bool | None:
+    """The bool of a bool of Python or NumPy, or of an array of one without axes; None for all else.
+
+    Example:
+      >>> import numpy as np
+      >>> as_bool(np.True_), as_bool(np.array(False)), as_bool(1)
+      (True, False, None)
+    """
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, np.generic | np.ndarray | jax.Array) or is_traced(value):
+        return None
+    return bool(value) if value.shape == () and value.dtype == bool else None
+
+
+def is_traced(value: object) -> bool:
+    """Whether a value is one that JAX does not know while it traces a function."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def shown(value: object) -> str:
+    """A value in the text of an error: of arrays and tracers dtype and shape, which a user knows.
+
+    Example:
+      >>> import numpy as np
+      >>> shown("2"), shown(np.ones(2))
+      ("'2'", 'an array float64[2]')
+    """
+    if isinstance(value, jax.core.Tracer):
+        return f"a traced {meta_of(value)}"
+    if isinstance(value, np.ndarray | jax.Array) and value.ndim:
+        return f"an array {TensorMeta(value.dtype, value.shape)}"
+    return f"{value!r:.500}"
 
 
 def as_array(value: object, where: str) -> Any:

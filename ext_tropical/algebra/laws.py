@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.errors import InvalidConfig, typed_call
 from tenferro_jax.shapes import as_array
 
 from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
 
 
+@typed_call
 def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[Any, ...]]:
     """Test the laws that einsum relies on with every triple of some values. Among them: matmul, if
     it is written, is plus of times.

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 from typing import ClassVar, Self
 
 from tenferro_jax.errors import DTypeError
+from tenferro_jax.shapes import as_real
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -22,15 +22,15 @@ class _Scalar:
     _one: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if not isinstance(self.value, numbers.Real):
+        name, number = type(self).__name__, as_real(self.value)
+        if number is None:
             raise DTypeError(
                 where=name,
                 given=f"{self.value!r} of type {type(self.value).__name__}",
                 needed="a real number",
                 fix=f"Pass {name}(float(x)).",
             )
-        object.__setattr__(self, "value", float(self.value))
+        object.__setattr__(self, "value", number)
 
     @classmethod
     def zero(cls) -> Self:
@@ -82,8 +82,7 @@ class MaxPlus(_Scalar):
       value: a real number, kept as a float; -inf when left out.
 
     Raises:
-      DTypeError: the value is not a real number.
-      OverflowError: an integer too large for a float.
+      DTypeError: the value is not a real number, or an integer too large for a float.
 
     Example:
       >>> MaxPlus(3) + MaxPlus(5), MaxPlus(3) * MaxPlus(5), MaxPlus()
@@ -105,8 +104,7 @@ class MinPlus(_Scalar):
       value: a real number, kept as a float; inf when left out.
 
     Raises:
-      DTypeError: the value is not a real number.
-      OverflowError: an integer too large for a float.
+      DTypeError: the value is not a real number, or an integer too large for a float.
 
     Example:
       >>> MinPlus(3) + MinPlus(5), MinPlus(3) * MinPlus(5), MinPlus()
@@ -129,8 +127,7 @@ class MaxMul(_Scalar):
       value: a real number, kept as a float; 0 when left out.
 
     Raises:
-      DTypeError: the value is not a real number.
-      OverflowError: an integer too large for a float.
+      DTypeError: the value is not a real number, or an integer too large for a float.
 
     Example:
       >>> MaxMul(0.5) + MaxMul(0.25), MaxMul(0.5) * MaxMul(0.25), MaxMul(), MaxMul.one()

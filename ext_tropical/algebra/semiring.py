@@ -286,8 +286,9 @@ def _not_a_semiring(cls: object, needed: str) -> InvalidConfig:
     )
 
 
-def as_semiring(value: object) -> Semiring:
-    """The semiring for a value, a short name, an id, or a class (with its defaults).
+def as_semiring(value: object, where: str = "semiring") -> Semiring:
+    """The semiring for a value, a short name, an id, or a class (with its defaults); `where` is the
+    argument, for the error.
 
     Raises:
       InvalidConfig: unknown or not registered (the text lists the known ones), with fields that no
@@ -298,7 +299,7 @@ def as_semiring(value: object) -> Semiring:
       >>> as_semiring("min_plus")
       min_plus
     """
-    found = _registered(value)
+    found = _registered(value, where)
     # Ours are tested, and where plus selects they are needed only if nothing is contracted.
     problem = "" if hasattr(found, "better") or is_ours(found.id) else _not_neutral(found)
     if problem:
@@ -311,7 +312,7 @@ def as_semiring(value: object) -> Semiring:
     return found
 
 
-def _registered(value: object) -> Semiring:
+def _registered(value: object, where: str) -> Semiring:
     if isinstance(value, Semiring) and value.key_class is not None:
         return wellformed(value)
     if isinstance(value, type) and issubclass(value, Semiring) and value.key_class is not None:
@@ -320,7 +321,7 @@ def _registered(value: object) -> Semiring:
     found = [id for id in names if id == value or is_ours(id)] or names  # our names stay ours
     if len(found) == 1:
         return wellformed(_found(SemiringKey(found[0])))
-    raise _unknown(repr(value), found)
+    raise _unknown(repr(value), found, where)
 
 
 def is_ours(id: str) -> bool:
@@ -346,12 +347,12 @@ def wellformed(semiring: Semiring) -> Semiring:
     return semiring
 
 
-def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
+def _unknown(given: str, sharing: Sequence[str] = (), where: str = "semiring") -> InvalidConfig:
     """The error for an unregistered semiring, or for a name that several ids share."""
     names = ", ".join(sorted({parse_family_id(id).op for id in _classes}))
     shared = f"one of the ids {', '.join(sharing)}, which share the name"
     return InvalidConfig(
-        where="semiring",
+        where=where,
         given=given,
         needed=f"a registered semiring: {shared if len(sharing) > 1 else names}",
         fix="Pass the value or its name; decorate your own class with @register_semiring.",
@@ -368,7 +369,7 @@ def as_selective(value: object, wanted: str) -> SelectiveSemiring:
     Raises:
       InvalidConfig: unknown, or not selective.
     """
-    semiring = as_semiring(value)
+    semiring = as_semiring(value, f"{wanted}, semiring")
     if not isinstance(semiring, SelectiveSemiring):
         raise InvalidConfig(
             where=wanted,

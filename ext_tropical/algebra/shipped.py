@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import numbers
+import math
 import operator
-import sys
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.shapes import as_real, shown
 
 from .semiring import FLOATS, SelectiveSemiring, Semiring, lowest, register_semiring
 
@@ -199,12 +198,11 @@ class LogSumExp(Semiring):
     accuracy: dataclasses.InitVar[str] = "certified"
 
     def __post_init__(self, accuracy: str) -> None:
-        given: Any = self.temperature
-        is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
-        if not is_number or not 0 < given <= sys.float_info.max:
+        given = as_real(self.temperature)
+        if given is None or not 0 < given < math.inf:
             raise InvalidConfig(
                 where="log_sum_exp, temperature",
-                given=repr(given),
+                given=shown(self.temperature),
                 needed="a positive finite number of Python or NumPy: it is part of the op",
                 fix="For the limit at 0 use max_plus; for a minimum negate the operands.",
             )
@@ -215,7 +213,7 @@ class LogSumExp(Semiring):
                 needed="'certified', the only one",
                 fix="Leave it out: cells that products could spoil are summed over all candidates.",
             )
-        object.__setattr__(self, "temperature", float(given))
+        object.__setattr__(self, "temperature", given)
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return x + y

@@ -7,8 +7,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import numbers
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
 from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import Step
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import DTypeError, InvalidConfig
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
+from tenferro_jax.shapes import as_index, as_real, shown
 
 from ..algebra.semiring import SemiringKey
 from ..algebra.shipped import LogSumExp
@@ -30,13 +28,14 @@ from ..network.log_derivatives import NetworkShares, with_others
 from ..network.many import NetworkBest, NetworkSamples
 from ..network.plan_rows import contracted
 from ..network.plan_text import labels_of, text_of
-from ..network.steps import Mode
+from ..network.steps import Assignment, Mode
+from ..network.tropical_plan import require_concrete
 from ..network.tropical_slices import TropicalPlan, joined_sums
 from ..network.value import TropicalNetwork, is_network
 from ..network.walk import rows_of
 from ..step.einsum_op import widened
 from .factors import Factors
-from .variables import Variable, holders, require_known
+from .variables import Variable, as_floats, holders, pairs_of, require_known
 
 State: TypeAlias = tuple[Any, jax.Array]
 """What the slices before have: their sums, or the best values; and labels."""
@@ -165,44 +164,75 @@ MOST = 1_000_000  # assignments within a gap that are looked at one by one
 MOST_BITS = 1 << 27  # of an integer that holds the numbers for all sums
 
 
-def counted(net: Factors, within: float | None, best: Callable[[int], jax.Array]) -> int:
-    """See `Network.count`; `best` gives the scores of so many best assignments."""
-    tables = _concrete("count", net.tables)
-    if within is not None and not (isinstance(within, numbers.Real) and within >= 0):
+def counted(
+    net: Factors,
+    within: float | None,
+    best: Callable[[int], Assignment],
+    question: str = "count",
+) -> int:
+    """See `Network.count`; `best` gives so many best assignments."""
+    where = f"Network.{question}"
+    net = _concrete(where, net)
+    gap = math.inf if within is None else as_real(within)
+    if gap is None or not gap >= 0:
         raise InvalidConfig(
-            where="Network.count, within", given=repr(within), needed="a number of at least 0"
+            where=f"{where}, within", given=shown(within), needed="a number of at least 0"
         )
-    if within and within < math.inf:
-        return _near(best, within)
+    if gap < math.inf:
+        _require_exact(where, net.tables)
+    if 0 < gap < math.inf:
+        return _near(where, best, gap)
+    tables, plan = list(map(as_floats, net.tables)), _planned(where, net)
     ones = [np.asarray(x > -np.inf) for x in tables]
     # Sums and products that wrap at 2**64 on the way do not change a number below.
     dtype = np.uint64 if _bits(net, ones) < 62 else object
-    return _best(net.plan(), tables, dtype) if within == 0 else _total(net.plan(), ones, dtype)
+    return _best(plan, tables, dtype) if gap == 0 else _total(plan, ones, dtype)
 
 
-def _concrete(question: str, tables: Sequence[ArrayLike]) -> list[np.ndarray]:
-    """Tables in NumPy."""
-    found = [_floating(np.asarray(widened(x))) for x in list[Any](tables)]
-    if any(((x != x) | (x == np.inf)).any() for x in found):
+def _concrete(where: str, net: Factors) -> Factors:
+    """The network in NumPy, without the variables of one value: NumPy has few axes."""
+    require_concrete(where, net.tables, "Ask outside of it.")
+    scopes, tables = [], []
+    for scope, table in zip(net.scopes, net.tables, strict=True):
+        known = np.asarray(widened(table))
+        kept = [axis for axis, size in enumerate(known.shape) if size > 1]
+        scopes.append(tuple(scope[axis] for axis in kept))
+        tables.append(known.reshape([known.shape[axis] for axis in kept]))
+    if any(((x != x) | (x == np.inf)).any() for x in tables):
         raise InvalidConfig(
-            where=f"Network.{question}",
-            given="NaN or inf among the scores",
-            needed="numbers below inf",
+            where=where, given="NaN or inf among the scores", needed="numbers below inf"
         )
-    return found
+    return net.like(scopes, tables)
 
 
-def _floating(x: np.ndarray) -> np.ndarray:
-    """Integers as floats that hold them and their sums, the least one as -inf: it is impossible,
-    and sums with it would wrap.
-    """
-    if not np.issubdtype(x.dtype, np.integer):
-        return x
-    if x.dtype.itemsize > 4:
+def _require_exact(where: str, tables: Sequence[np.ndarray]) -> None:
+    """Refuse integers whose sums float64 may round."""
+    known = [as_floats(x) for x in tables]
+    largest = sum(float(np.abs(x[x > -np.inf]).max(initial=0)) for x in known)
+    if np.issubdtype(tables[0].dtype, np.integer) and largest >= 2**53:
         raise DTypeError(
-            where="Network, count", given=f"tables of {x.dtype}", needed="floats or 32-bit integers"
+            where=where,
+            given=f"integers whose sums may reach {int(largest)}",
+            needed="sums below 2**53, which are exact",
+            fix="Divide the scores by a common factor.",
         )
-    return np.where(x == np.iinfo(x.dtype).min, -np.inf, x.astype(np.float64))
+
+
+MOST_LABELS = 32  # of a step in NumPy
+
+
+def _planned(where: str, net: Factors) -> TropicalPlan:
+    """The plan of a network, whose steps NumPy can run."""
+    plan = net.plan()
+    most = max((len(set("".join(step.terms))) for step in plan.plan.steps), default=0)
+    if most > MOST_LABELS:
+        raise ShapeError(
+            where=where,
+            given=f"a step over {most} variables at once",
+            needed=f"at most {MOST_LABELS} with two values and more",
+            fix="Fix some variables with given, and add the numbers of all their values.",
+        )
+    return plan
 
 
 def _bits(net: Factors, ones: Sequence[np.ndarray]) -> float:
@@ -260,21 +290,14 @@ def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     """See `Network.count_by`. A sum of 2**(width * sum) has the numbers as digits of `width`
     bits.
     """
-    ones = [np.asarray(x > -np.inf) for x in _concrete("count_by", net.tables)]
-    sizes, weights = net.variables, {}
-    if not isinstance(by, Mapping):
-        raise InvalidConfig(
-            where="Network.count_by", given=type(by).__name__, needed="a mapping of variables"
-        )
-    for name, values in by.items():
-        require_known(name, sizes, "count_by")
-        weights[name] = [operator.index(x) for x in values if isinstance(x, int | np.integer)]
-        if len(weights[name]) != sizes[name] or len(values) != sizes[name] or min(values) < 0:
-            raise InvalidConfig(
-                where=f"Network.count_by, variable {name!r}",
-                given=repr(values),
-                needed=f"{sizes[name]} integers of at least 0",
-            )
+    where, sizes = "Network.count_by", net.variables
+    weights: dict[Variable, list[int]] = {}
+    for key, values in pairs_of(where, by, "a mapping of variables to integers, or pairs"):
+        name = require_known(key, sizes, "count_by")
+        weights[name] = _weights(f"{where}, variable {name!r}", values, sizes[name])
+    net = _concrete(where, net)
+    ones = [np.asarray(x > -np.inf) for x in map(as_floats, net.tables)]
+    always = sum(weights.pop(name)[0] for name in sizes.keys() & weights if sizes[name] == 1)
     width = 8 * (int(_bits(net, ones)) // 8 + 1)  # bits of a digit
     largest = sum(map(max, weights.values()))
     if width * largest > MOST_BITS:
@@ -288,23 +311,39 @@ def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     for name, row in weights.items():  # the table stays as it is, so the plan does too
         digits = np.array([1 << (width * x) for x in row], object)
         arrays[held[name]] = arrays[held[name]] * _spread(digits, (name,), net.scopes[held[name]])
-    total = _total(net.plan(), arrays, object)
+    total = _total(_planned(where, net), arrays, object)
     step, data = width // 8, total.to_bytes(width // 8 * (largest + 1), "little")
     found = (int.from_bytes(data[i * step : (i + 1) * step], "little") for i in range(largest + 1))
-    return {i: digit for i, digit in enumerate(found) if digit}
+    return {always + i: digit for i, digit in enumerate(found) if digit}
 
 
-def _near(best: Callable[[int], jax.Array], within: float) -> int:
+def _weights(where: str, values: Any, count: int) -> list[int]:
+    """An integer for each value of a variable."""
+    try:
+        found = [as_index(x) for x in values]
+    except TypeError:  # not iterable
+        found = []
+    known = [x for x in found if x is not None and x >= 0]
+    if len(known) != len(found) or len(found) != count:
+        raise InvalidConfig(
+            where=where,
+            given=shown(values),
+            needed=f"{count} integers of at least 0, one for each value",
+        )
+    return known
+
+
+def _near(where: str, best: Callable[[int], Assignment], within: float) -> int:
     """The number of assignments within a gap, from the list of the best."""
     k = 1024
     while True:
-        values = np.asarray(best(k))
+        values = np.asarray(best(k).value)
         near = int((values >= values[0] - within).sum()) if np.isfinite(values[0]) else 0
         if near < k:
             return near
         if k >= MOST:
             raise InvalidConfig(
-                where="Network.count, within",
+                where=f"{where}, within",
                 given=f"{MOST} assignments and more within {within}",
                 needed="fewer, because they are listed",
             )

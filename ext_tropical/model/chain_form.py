@@ -20,7 +20,7 @@ from ..algebra.shipped import LogSumExp
 from ..network.steps import Assignment
 from ..uses.chain import Chain
 from .factors import Factors
-from .variables import Variable, chain_order, chain_places, is_finite, is_on_host
+from .variables import Variable, by_variable, chain_order, chain_places, is_finite, is_on_host
 
 WORTH_A_CHAIN = 16  # variables, from which a `Chain` is faster at later calls than a plan
 
@@ -79,7 +79,7 @@ class ChainForm(NamedTuple):
 
     def named(self, values: np.ndarray) -> dict[Variable, jax.Array]:
         """Values for each variable, from first to last."""
-        return dict(zip(self.order, jax.device_put(list(values)), strict=True))
+        return by_variable(self.order, jax.device_put(list(values)))
 
 
 def chain_form(net: Factors) -> ChainForm | None:

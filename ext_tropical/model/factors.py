@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import jax
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum import parse_equation
-from tenferro_jax.errors import InvalidConfig, shortened
+from tenferro_jax.einsum.einsum_plan import hashable
+from tenferro_jax.einsum.slices import byte_count
+from tenferro_jax.errors import (
+    InvalidConfig,
+    ShapeError,
+    TenferroError,
+    counted,
+    shortened,
+    typed_call,
+)
 
 from ..algebra.semiring import Semiring
 from ..network.tropical_einsum import tropical_einsum
-from ..network.tropical_plan import Operand, Optimize, plan_tropical_einsum
+from ..network.tropical_plan import (
+    Operand,
+    Optimize,
+    detail_of,
+    ordered,
+    plan_tropical_einsum,
+    require_concrete,
+    too_large,
+)
 from ..network.tropical_slices import TropicalPlan
 from . import uai
 from .variables import (
@@ -24,12 +42,40 @@ from .variables import (
     Variable,
     chain_path,
     checked,
+    distinct,
     equation,
     index,
+    names_of,
+    pairs_of,
     require_known,
     require_names,
     taken,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def asked(
+    method: Callable[Concatenate[Any, P], T], fix: str = ""
+) -> Callable[Concatenate[Any, P], T]:
+    """A method of `Network` whose errors all begin with its name; `fix` as in `typed_call`."""
+    typed = typed_call(method, fix)
+
+    @functools.wraps(method)
+    def call(net: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        try:
+            return typed(net, *args, **options)
+        except TenferroError as error:
+            if not error.where.startswith("Network."):
+                hidden = (method.__qualname__, "Network", "log_sum_exp, ")
+                detail = detail_of(error.where)
+                for place in hidden:
+                    detail = detail.removeprefix(place)
+                error.put_at(", ".join(filter(None, [f"Network.{method.__name__}", detail])))
+            raise
+
+    return call
 
 
 class Factors:
@@ -40,6 +86,7 @@ class Factors:
     memory_limit: int | None
     optimize: Optimize
 
+    @typed_call
     def __init__(
         self,
         equation: str,
@@ -54,11 +101,16 @@ class Factors:
                 needed='the labels of the tables and no output, such as "ab,bc->"',
                 fix="Leave out the labels behind the arrow: a network sums or searches over all.",
             )
-        terms = parse_equation(equation).inputs
+        where = f"Network {shortened(equation)!r}"
+        try:
+            terms = parse_equation(equation).inputs
+        except InvalidConfig as error:
+            error.put_at(where)
+            raise
         if len(terms) != len(tables):
             raise InvalidConfig(
-                where=f"Network {shortened(equation)!r}",
-                given=f"{len(tables)} tables",
+                where=where,
+                given=counted(len(tables), "table"),
                 needed=f"{len(terms)}, one for each term",
             )
         made = self._made(tuple(map(tuple, terms)), tables, memory_limit, optimize)
@@ -70,7 +122,7 @@ class Factors:
     @classmethod
     def from_factors(
         cls,
-        factors: Mapping[tuple[Variable, ...], Operand],
+        factors: Mapping[Any, Operand] | Iterable[tuple[Any, Operand]],
         *,
         memory_limit: int | None = None,
         optimize: Optimize = "auto",
@@ -78,7 +130,9 @@ class Factors:
         """A network of tables by the names of their variables.
 
         Args:
-          factors: for each table its variables, all strings or all integers, and its scores.
+          factors: a mapping or pairs: of each table its variables and its scores. Names are all
+            strings, all integers or all members of an Enum; those of NumPy become Python's. In
+            pairs several tables may have the same variables.
           memory_limit: as for the class.
           optimize: as for the class.
 
@@ -93,15 +147,11 @@ class Factors:
           >>> {name: int(i) for name, i in net.best().labels.items()}
           {'rain': 0, 'wet': 0}
         """
-        if not isinstance(factors, Mapping):
-            raise InvalidConfig(
-                where="Network.from_factors",
-                given=type(factors).__name__,
-                needed="a mapping from variables to tables",
-            )
-        scopes = tuple((s,) if isinstance(s, str | int) else tuple(s) for s in factors)
-        require_names([name for scope in scopes for name in scope])
-        return cls._made(scopes, list(factors.values()), memory_limit, optimize)
+        needed = "a mapping from variables to tables, or pairs of them"
+        pairs = pairs_of("Network.from_factors", factors, needed)
+        scopes = tuple(names_of(names) for names, _ in pairs)
+        require_names(distinct(scopes))
+        return cls._made(scopes, [table for _, table in pairs], memory_limit, optimize)
 
     @classmethod
     def from_uai(
@@ -137,20 +187,36 @@ class Factors:
           [0.25 0.75]
         """
         net = cls._made(*uai.read(model), memory_limit, optimize)
-        return net if evidence is None else net.given(uai.read_evidence(evidence))
+        if evidence is None:
+            return net
+        observed = uai.read_evidence(evidence)
+        try:
+            return net.given(observed)
+        except InvalidConfig as error:
+            place = f"Network.from_uai, evidence {os.fspath(evidence)}"
+            error.put_at(error.where.replace("Network.given", place))
+            raise
 
     @classmethod
-    def _made(cls, scopes: Scopes, tables: Sequence[Any], *options: object) -> Self:
-        """A network of tables, which are checked."""
+    def _made(
+        cls,
+        scopes: Scopes,
+        tables: Sequence[Any],
+        memory_limit: int | None,
+        optimize: Optimize,
+    ) -> Self:
+        """A network of tables; all is checked, and options become what JAX can compare."""
+        options = byte_count("Network", memory_limit), hashable(optimize)
         return cls.tree_unflatten((scopes, *options), checked(scopes, tables))
 
+    @asked
     def to_uai(self, path: str | os.PathLike[str]) -> None:
         """Write the network in UAI format, MARKOV, entries exp(score). Variables named 0, 1, ... up
         to their number keep their names, others are numbered in their order here.
 
         Raises:
           ArtifactError: an entry that is infinite, or 0 though its score is finite.
-          jax.errors.TracerArrayConversionError: tables inside a transform.
+          Unsupported: tables inside a transform.
           OSError: the file cannot be written.
 
         Example:
@@ -161,6 +227,7 @@ class Factors:
           >>> print(path.read_text().splitlines()[-1])
           1.0 1.0 1.0 0.0
         """
+        require_concrete("Network.to_uai", self.tables, "Write the network outside of it.")
         names: list[Any] = list(self.variables)
         if set(names) == set(range(len(names))):
             names.sort()
@@ -188,34 +255,69 @@ class Factors:
         """
         return (self.optimize == "auto" and chain_path(self.scopes)) or self.optimize
 
+    @asked
     def plan(self) -> TropicalPlan:
         """The order of contractions that every question takes, and its slices, to print."""
-        return plan_tropical_einsum(
-            self.equation, *self.tables, optimize=self.path, memory_limit=self.memory_limit
-        )
+        return self.answered(plan_tropical_einsum)
 
     def contracted(self, semiring: Semiring, output: Sequence[Variable] = ()) -> jax.Array:
         """The einsum of the tables under a semiring."""
-        return tropical_einsum(
-            equation(self.scopes, output),
-            *self.tables,
-            semiring=semiring,
-            optimize=self.optimize if output else self.path,
-            memory_limit=self.memory_limit,
+        return self.answered(tropical_einsum, output, semiring=semiring)
+
+    def answered(
+        self, ask: Callable[..., T], output: Sequence[Variable] = (), **options: object
+    ) -> T:
+        """What a function of an einsum says of the tables.
+
+        Raises:
+          ShapeError: a result of a step is too large; the text has the variables.
+        """
+        text, optimize = equation(self.scopes, output), self.optimize if output else self.path
+        how: Any = {"optimize": optimize, "memory_limit": self.memory_limit} | options
+        try:
+            return ask(text, *self.tables, **how)
+        except ShapeError as error:
+            raise self._too_wide(text, optimize) or error from None
+
+    def _too_wide(self, text: str, optimize: Optimize) -> ShapeError | None:
+        """The error for the einsum of the tables if one of its steps is too large."""
+        shapes = tuple(tuple(x.shape) for x in self.tables)
+        plan = ordered(text, shapes, hashable(optimize))
+        limit = self.memory_limit
+        found = too_large(plan, self.tables[0].dtype.itemsize, limit)
+        if found is None:
+            return None
+        step, most = plan.steps[found[0]], found[1]
+        letters = equation(self.scopes, distinct(self.scopes)).partition("->")[2]
+        name = dict(zip(letters, distinct(self.scopes), strict=True))
+        names = shortened(", ".join(repr(name[letter]) for letter in step.result))
+        return ShapeError(
+            where="Network",
+            given=f"a step with a result of {step.size} entries, over the {len(step.result)} "
+            f"variables {names}",
+            needed=f"at most {most} entries" + (" within memory_limit" if limit else ""),
+            fix="Fix some of them with given, one value after another, leave out tables that "
+            "connect them, or try another optimize, as 'random-greedy-128'.",
         )
 
     def like(self, scopes: Sequence[tuple[Variable, ...]], tables: Sequence[ArrayLike]) -> Self:
         """A network of other tables, which are not checked."""
         return self.tree_unflatten((tuple(scopes), self.memory_limit, self.optimize), tables)
 
-    def given(self, values: Mapping[Variable, Index] | None = None, /, **others: Index) -> Self:
+    @functools.partial(asked, fix="Write given(rain=1), or given({'rain': 1}).")
+    def given(
+        self,
+        values: Mapping[Any, Index] | Iterable[tuple[Any, Index]] | None = None,
+        /,
+        **others: Index,
+    ) -> Self:
         """The network in which some variables have values: it lacks these variables, and its
         scores are those of assignments with these values.
 
         Args:
-          values: the value of each variable, an integer from 0; inside a transform also a traced
-            one. All scores are NaN if a traced value is out of range, or a value is beyond a
-            symbolic size.
+          values: the value of each variable, an integer from 0, as a mapping or pairs; inside a
+            transform also a traced one. All scores are NaN if a traced value is out of range, or
+            a value is beyond a symbolic size.
           **others: the same for variables whose names are identifiers.
 
         Raises:
@@ -227,16 +329,16 @@ class Factors:
           >>> float(net.given(b=1).value()), net.given(b=1).variables
           (2.0, {'a': 2, 'c': 2})
         """
-        if not isinstance(values, Mapping | None) or not others.keys().isdisjoint(values or ()):
-            raise InvalidConfig(
-                where="Network.given",
-                given=repr(values),
-                needed="a mapping from variables to values, and no variable twice",
-            )
-        chosen: dict[Variable, Index] = {**dict(values or {}), **dict(others.items())}
+        needed = "a mapping from variables to values, or pairs, and no variable twice"
+        pairs = pairs_of("Network.given", () if values is None else values, needed)
+        chosen: dict[Variable, Index] = {}
         known = self.variables
-        for name, value in chosen.items():
-            require_known(name, known, "given")
+        for key, value in (*pairs, *others.items()):
+            name = require_known(key, known, "given")
+            if name in chosen:
+                raise InvalidConfig(
+                    where="Network.given", given=f"variable {name!r} twice", needed="it once"
+                )
             chosen[name] = index(name, value, known[name])
         scopes, tables = [], []
         for scope, table in zip(self.scopes, self.tables, strict=True):
@@ -248,7 +350,7 @@ class Factors:
         return self._made(tuple(scopes), tables, self.memory_limit, self.optimize)
 
     def __repr__(self) -> str:
-        return f"Network({shortened(self.equation)!r}, {len(self.tables)} tables)"
+        return f"Network({shortened(self.equation)!r}, {counted(len(self.tables), 'table')})"
 
     def __str__(self) -> str:
         ranks = [len(getattr(x, "shape", ())) for x in self.tables]
@@ -256,14 +358,19 @@ class Factors:
             isinstance(size, int) for size in self.variables.values()
         ):  # a batch, a derivative, or a symbolic size
             return repr(self)
-        sizes, plan = self.variables.values(), self.plan()
+        sizes = self.variables.values()
+        try:
+            plan = self.plan()
+        except ShapeError as error:  # no question can be answered
+            return f"{self!r}: {error}"
         values = " to ".join(
             map(str, sorted({*sizes} & {min(sizes, default=0), max(sizes, default=0)}))
         )
         largest = max((step.size for step in plan.plan.steps), default=1)
         slices = f", in {plan.slices} slices" if plan.slices > 1 else ""
         return (
-            f"{len(self.tables)} tables of {len(sizes)} variables with {values or 'no'} values, "
+            f"{counted(len(self.tables), 'table')} of {counted(len(sizes), 'variable')} with "
+            f"{values or 'no'} values, "
             f"10^{math.fsum(map(math.log10, sizes)):.1f} assignments\n"
             f"value, best, log_partition: {plan.cost} candidates{slices}, at most {largest} "
             f"entries in a result\n"

@@ -17,13 +17,15 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment
-from ..network.tropical_plan import require_shape, require_size
+from ..network.tropical_plan import require_key, require_shape, require_size
 from ..step.einsum_op import widened
 from .answers import best_ways, counted, counted_by, samples, shares
 from .chain_form import chain_form
-from .factors import Factors
+from .factors import Factors, asked
 from .variables import (
     Variable,
+    as_floats,
+    by_variable,
     distinct,
     from_largest,
     groups,
@@ -78,6 +80,7 @@ class Network(Factors):
       2.0
     """
 
+    @asked
     def sum_out(self, *names: Variable, temperature: float = 1.0) -> Network:
         """The network of the other variables whose scores are T log of the sum of exp(score / T)
         over the values of these: marginalised. Its `best` is the marginal MAP assignment.
@@ -94,13 +97,12 @@ class Network(Factors):
           >>> net.best().labels["a"], net.sum_out("b").best().labels["a"]
           (Array(0, dtype=int32), Array(1, dtype=int32))
         """
-        for name in names:
-            require_known(name, self.variables, "sum_out")
+        summed = frozenset(require_known(name, self.variables, "sum_out") for name in names)
         scopes, tables = [], []
         semiring = LogSumExp(temperature)
-        for group in groups(self.scopes, frozenset(names)):
+        for group in groups(self.scopes, summed):
             parts = [self.scopes[i] for i in group]
-            rest = [x for x in distinct(parts) if x not in names]
+            rest = [x for x in distinct(parts) if x not in summed]
             scopes.append(tuple(rest))
             tables.append(
                 self.tables[group[0]]
@@ -109,6 +111,7 @@ class Network(Factors):
             )
         return self._made(tuple(scopes), tables, self.memory_limit, self.optimize)
 
+    @asked
     def value(self) -> jax.Array:
         """The best score, a scalar; -inf if all assignments are impossible.
 
@@ -121,6 +124,7 @@ class Network(Factors):
         form = chain_form(self)
         return form.chain().best().score if form else self.contracted(max_plus)
 
+    @asked
     def best(self, k: int | None = None) -> Assignment:
         """The best score with an assignment that has it, the first by the plan; or the k best.
 
@@ -154,9 +158,7 @@ class Network(Factors):
         if k is None:
             if (form := chain_form(self)) and (path := form.best()):
                 return path
-            found = best_assignment(
-                self.equation, *self.tables, optimize=self.path, memory_limit=self.memory_limit
-            )
+            found = self.answered(best_assignment)
             return found._replace(labels=self._named(found.labels))
         dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
         if k * max(1, len(self.variables)) >= 2**31:
@@ -170,6 +172,7 @@ class Network(Factors):
         value = value.astype(dtype)
         return Assignment(value, self._named(labels), value > -jnp.inf)
 
+    @asked
     def all_best(
         self, limit: int = 10_000, *, within: float = 0.0
     ) -> Iterator[dict[Variable, int]]:
@@ -182,6 +185,7 @@ class Network(Factors):
 
         Raises:
           InvalidConfig: there are more; the text has their exact number. Or as `count`.
+          DTypeError, Unsupported: as `count`.
 
         Example:
           >>> for assignment in Network("ab->", [[0.0, 1.0], [1.0, 0.0]]).all_best():
@@ -190,7 +194,7 @@ class Network(Factors):
           {'a': 1, 'b': 0}
         """
         limit = require_size("Network.all_best, limit", limit)
-        number = self.count(within=within)
+        number = counted(self, within, self._ranked, "all_best")
         if number > limit:
             raise InvalidConfig(
                 where="Network.all_best",
@@ -198,22 +202,25 @@ class Network(Factors):
                 needed=f"at most {limit}, the limit",
                 fix="Raise the limit, or ask for best(k).",
             )
-        labels = self.best(k=number).labels if number else {}
+        labels = self._ranked(number).labels if number else {}
         rows = {name: np.asarray(x).tolist() for name, x in labels.items()}
         return ({name: row[i] for name, row in rows.items()} for i in range(number))
 
+    @asked
     def count(self, within: float | None = None) -> int:
         """The exact number of possible assignments (score above -inf), of concrete tables.
 
         Args:
           within: only those whose score is at most so much below the best; 0 for the best ones.
             Scores are rounded as in `best`: some that differ count as equal, and some that are
-            equal do not, as 0.1 + 0.2 and 0.3. A gap such as 1e-9 counts these too.
+            equal do not, as 0.1 + 0.2 and 0.3. A gap such as 1e-9 counts these too. Sums of
+            integers are exact.
 
         Raises:
           InvalidConfig: a gap below 0, NaN or inf among the scores, or more than a million
             assignments within a gap above 0.
-          jax.errors.TracerArrayConversionError: tables inside a transform.
+          DTypeError: integers whose sums may reach 2**53.
+          Unsupported: tables inside a transform.
 
         Cost: as `value` in NumPy while the number is below 2**62; beyond that some 100 times as
         much for Python's integers. For a gap above 0 as `best` of that many.
@@ -223,8 +230,9 @@ class Network(Factors):
           >>> Network("ab,bc->", no_neighbours, no_neighbours).count()
           5
         """
-        return counted(self, within, lambda k: self.best(k=k).value)
+        return counted(self, within, self._ranked)
 
+    @asked
     def count_by(self, sizes: Mapping[Variable, Sequence[int]]) -> dict[int, int]:
         """The exact number of possible assignments for each sum of integers, of concrete tables.
 
@@ -237,7 +245,7 @@ class Network(Factors):
         Raises:
           InvalidConfig: an unknown variable, other numbers, NaN or inf among the scores, or sums
             so large that integers of 2**27 bits do not hold their numbers.
-          jax.errors.TracerArrayConversionError: tables inside a transform.
+          Unsupported: tables inside a transform.
 
         Cost: as `count` beyond 2**62, with integers of as many bits as the largest sum times the
         bits of `count`: seconds for hundreds of variables.
@@ -252,6 +260,7 @@ class Network(Factors):
         """
         return counted_by(self, sizes)
 
+    @asked
     def log_partition(self, *, temperature: float = 1.0) -> jax.Array:
         """log of the sum over all assignments of exp(score / T), a scalar: of log probabilities at
         T = 1 the log of the probability of what is given.
@@ -264,8 +273,10 @@ class Network(Factors):
         """
         if form := chain_form(self):
             return form.chain(temperature).log_partition()
-        return self.contracted(LogSumExp(temperature)) / temperature
+        semiring = LogSumExp(temperature)
+        return self.contracted(semiring) / semiring.temperature
 
+    @asked
     def marginals(self, *, temperature: float = 1.0) -> dict[Variable, jax.Array]:
         """For each variable the probabilities of its values, (values,) in the tables' dtype.
 
@@ -299,7 +310,7 @@ class Network(Factors):
         if any(isinstance(x, jax.core.Tracer) for x in (*values, *self.tables)):
             total = jax.lax.stop_gradient(self.log_partition(temperature=temperature))
             values = [jnp.where(jnp.isfinite(total), x, jnp.nan) for x in values]
-        found = dict(zip(self.variables, jax.device_put(values), strict=True))
+        found = by_variable(self.variables, jax.device_put(values))
         # Of parts that share no variable one may be possible, another one not, and tables of no
         # variable have no share: all are looked at.
         scalars = [x for x, scope in zip(self.tables, self.scopes, strict=True) if not scope]
@@ -308,6 +319,7 @@ class Network(Factors):
             require_finite("marginals", self.log_partition(temperature=temperature))
         return found
 
+    @asked
     def entropy(self, *, temperature: float = 1.0) -> jax.Array:
         """The entropy of the distribution of assignments in nats, a scalar.
 
@@ -343,6 +355,7 @@ class Network(Factors):
         require_finite("entropy", value)
         return value - mean + jnp.where(value == -jnp.inf, jnp.nan, 0).astype(value.dtype)
 
+    @asked
     def sample(
         self, key: jax.Array, shape: Sequence[int] = (), *, temperature: float = 1.0
     ) -> dict[Variable, jax.Array]:
@@ -373,6 +386,7 @@ class Network(Factors):
           0.7
         """
         self._floating("sample")
+        require_key("Network.sample", key)
         shape = require_shape("Network.sample, shape", shape)
         if math.prod(shape) * len(self.variables) >= 2**31:
             raise InvalidConfig(
@@ -383,7 +397,9 @@ class Network(Factors):
         if not self.variables:
             require_finite("sample", self.log_partition(temperature=temperature))
         if 0 in shape or not self.variables:
-            return {name: jnp.zeros(shape, jnp.int32) for name in self.variables}
+            return by_variable(
+                self.variables, [jnp.zeros(shape, jnp.int32) for _ in self.variables]
+            )
         if form := chain_form(self):
             drawn = form.chain(temperature).sample(key, shape)
             if is_finite(drawn) and drawn.min() >= 0:
@@ -396,7 +412,16 @@ class Network(Factors):
 
     def _named(self, labels: Mapping[str | int, jax.Array]) -> dict[Variable, jax.Array]:
         """What is known of each letter, for each variable."""
-        return {name: labels[get_symbol(i)] for i, name in enumerate(self.variables)}
+        found = [labels[get_symbol(i)] for i in range(len(self.variables))]
+        return by_variable(self.variables, found)
+
+    def _ranked(self, k: int) -> Assignment:
+        """As `best(k)`, of integers too: their sums are exact in float64."""
+        if jnp.issubdtype(self.tables[0].dtype, jnp.floating):
+            return self.best(k)
+        with jax.enable_x64(True):
+            tables = [as_floats(np.asarray(x)) for x in self.tables]
+            return self.like(self.scopes, tables).best(k)
 
     def _floating(self, question: str) -> Any:
         """The dtype of the tables; refuses integers."""

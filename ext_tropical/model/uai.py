@@ -20,6 +20,8 @@ from jax.typing import ArrayLike
 
 from tenferro_jax.errors import ArtifactError
 
+from .variables import as_floats
+
 MOST_AXES = 64
 """Of a NumPy array."""
 
@@ -78,16 +80,18 @@ def read_evidence(path: str | os.PathLike[str]) -> dict[str | int, int]:
 def write(
     path: str | os.PathLike[str], scopes: Sequence[Sequence[int]], scores: Sequence[ArrayLike]
 ) -> None:
-    """Write a model, MARKOV, whose entries are exp(score) in as many digits as they need.
+    """Write a model, MARKOV, whose entries are exp(score) in as many digits as they need; of the
+    least integer 0.
 
     Raises:
       ArtifactError: an entry is not finite, or 0 though its score is finite.
       OSError: the file cannot be written.
     """
+    logs = [as_floats(np.asarray(x)).astype(np.float64) for x in scores]
     with np.errstate(over="ignore"):
-        tables = [np.exp(np.asarray(x, np.float64)) for x in scores]
-    for i, (table, given) in enumerate(zip(tables, scores, strict=True)):
-        lost = (table == 0) & (np.asarray(given, np.float64) > -np.inf)
+        tables = [np.exp(x) for x in logs]
+    for i, (table, given) in enumerate(zip(tables, logs, strict=True)):
+        lost = (table == 0) & (given > -np.inf)
         if not np.isfinite(table).all() or lost.any():
             raise ArtifactError(
                 where=f"{os.fspath(path)}, table {i}",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import enum
 import functools
-import operator
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,9 @@ from opt_einsum.paths import ssa_to_linear
 
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, shortened
-from tenferro_jax.shapes import as_array
+from tenferro_jax.shapes import as_array, as_index, shown
 
-Variable: TypeAlias = str | int
+Variable: TypeAlias = str | int | enum.Enum
 """The name of a variable."""
 Scopes: TypeAlias = Sequence[tuple[Variable, ...]]
 """The variables of each table."""
@@ -48,6 +49,7 @@ def checked(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> tupl
                 where=where,
                 given=f"shape {x.shape}",
                 needed="an axis for each of its variables",
+                fix=_several(scope, x.ndim),
             )
         for name, size in zip(scope, x.shape, strict=True):
             if sizes.setdefault(name, size) != size or size == 0:
@@ -61,6 +63,12 @@ def checked(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> tupl
             where="Network, tables", given=", ".join(dtypes), needed="one dtype for all"
         )
     return arrays
+
+
+def _several(scope: Sequence[Variable], axes: int) -> str:
+    """Advice where one name may be a word of several letters that stand for variables."""
+    name = scope[0] if len(scope) == 1 else ""
+    return f"For {axes} variables write {tuple(str(name))}." if len(str(name)) == axes else ""
 
 
 def distinct(scopes: Sequence[Sequence[Variable]]) -> list[Variable]:
@@ -167,25 +175,92 @@ def chain_path(scopes: Scopes) -> list[tuple[int, ...]] | None:
     return [*ssa_to_linear(steps)]
 
 
-def require_names(names: Sequence[object]) -> None:
-    """Refuse names that are neither all text nor all integers, which JAX sorts in a dict."""
-    kinds = {type(name) for name in names}
-    if kinds not in (set(), {str}, {int}):
-        raise InvalidConfig(
-            where="Network.from_factors, names",
-            given=f"names of type {', '.join(sorted(kind.__name__ for kind in kinds))}",
-            needed="variables that are all str or all int",
-        )
+def name_of(given: object) -> Variable | None:
+    """The name of a variable as it is kept, those of NumPy as Python's; None for what is no name.
+
+    Example:
+      >>> name_of(np.str_("a")), name_of(np.int64(2)), name_of(("a", "b")), name_of(True)
+      ('a', 2, None, None)
+    """
+    if isinstance(given, enum.Enum):
+        return given
+    return str(given) if isinstance(given, str) else as_index(given)
 
 
-def require_known(name: object, known: Mapping[Variable, int], where: str) -> None:
-    """Refuse the name of no variable."""
-    if not isinstance(name, str | int) or name not in known:
+def names_of(given: Any) -> tuple[Variable, ...]:
+    """The variables of a table: one name, or some.
+
+    Raises:
+      InvalidConfig: something else.
+    """
+    name = name_of(given)
+    parts = [given] if name is not None or not isinstance(given, Iterable) else [*given]
+    names = [*map(name_of, parts)]
+    for part, known in zip(parts, names, strict=True):
+        if known is None:
+            raise _no_names(f"{shown(part)} of type {type(part).__name__}")
+    return tuple(x for x in names if x is not None)
+
+
+def require_names(names: Sequence[Variable]) -> None:
+    """Refuse names of several kinds, which have no order."""
+    kinds = {_kind(name) for name in names}
+    if len(kinds) > 1:
+        raise _no_names(f"names of type {', '.join(sorted(kind.__name__ for kind in kinds))}")
+
+
+def _no_names(given: str) -> InvalidConfig:
+    return InvalidConfig(
+        where="Network.from_factors, names",
+        given=given,
+        needed="variables that are all text, all integers, or all members of an Enum",
+    )
+
+
+def _kind(name: Variable) -> type:
+    return next(kind for kind in (str, int, enum.Enum) if isinstance(name, kind))
+
+
+_Value = TypeVar("_Value")
+
+
+def by_variable(names: Iterable[Variable], values: Iterable[_Value]) -> dict[Variable, _Value]:
+    """A dict that JAX takes as a pytree: it sorts the keys of a dict, but for an OrderedDict, and
+    members of an Enum have no order.
+    """
+    named = dict(zip(names, values, strict=True))
+    is_sorted = all(isinstance(name, str | int) for name in named)
+    return named if is_sorted else collections.OrderedDict(named)
+
+
+def pairs_of(where: str, given: object, needed: str) -> list[tuple[Any, Any]]:
+    """The items of a mapping, or pairs as they are.
+
+    Raises:
+      InvalidConfig: neither.
+    """
+    items: Any = given.items() if isinstance(given, Mapping) else given
+    try:
+        return [(key, value) for key, value in items]
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(where=where, given=shown(given), needed=needed) from error
+
+
+def require_known(name: object, known: Mapping[Variable, int], where: str) -> Variable:
+    """The name of a variable.
+
+    Raises:
+      InvalidConfig: there is none of this name.
+    """
+    found = name_of(name)
+    if found is None or found not in known:
         raise InvalidConfig(
             where=f"Network.{where}",
-            given=repr(name),
+            given=shown(name),
             needed=f"one of {shortened(', '.join(map(repr, known)))}",
+            fix="Pass several names one by one." if isinstance(name, list | tuple) else "",
         )
+    return found
 
 
 def index(name: Variable, value: Any, size: int) -> Any:
@@ -194,17 +269,15 @@ def index(name: Variable, value: Any, size: int) -> Any:
         if value.shape == () and jnp.issubdtype(value.dtype, jnp.integer):
             return value
     else:
-        try:
-            at = operator.index(value)
-        except TypeError:
-            at = -1
-        is_below = not isinstance(size, int) or at < size  # beyond a symbolic size is NaN
-        if at >= 0 and is_below and not isinstance(value, bool):
+        at = as_index(value)
+        is_below = not isinstance(size, int) or at is None or at < size
+        if at is not None and at >= 0 and is_below:  # beyond a symbolic size is NaN
             return at
     raise InvalidConfig(
         where=f"Network.given, variable {name!r}",
-        given=str(value.aval) if isinstance(value, jax.core.Tracer) else repr(value),
+        given=shown(value),
         needed=f"an integer, 0 to {size - 1}",
+        fix="Values of variables are numbered from 0.",
     )
 
 
@@ -241,6 +314,15 @@ def summed_to(name: Variable, scope: Sequence[Variable], table: jax.Array) -> An
     total = values.sum(rest)
     with np.errstate(invalid="ignore"):  # 0 / 0 where all assignments are impossible
         return total / total.sum()
+
+
+def as_floats(table: np.ndarray) -> np.ndarray:
+    """Scores of integers in float64, the least integer as -inf: it is impossible; floats as they
+    are.
+    """
+    if not np.issubdtype(table.dtype, np.integer):
+        return table
+    return np.where(table == np.iinfo(table.dtype).min, -np.inf, table.astype(np.float64))
 
 
 def is_on_host(table: np.ndarray | jax.Array) -> bool:

@@ -153,7 +153,7 @@ class Assignment(NamedTuple):
     """
 
     value: jax.Array
-    labels: Mapping[str | int, jax.Array]
+    labels: Mapping[Any, jax.Array]
     feasible: jax.Array
 
 

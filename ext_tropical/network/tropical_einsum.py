@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from tenferro_jax.einsum.einsum_plan import hashable
 from tenferro_jax.einsum.slices import byte_count
 from tenferro_jax.einsum.spread import Spread, on_automatic_axes, spec_of, spread_over
-from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
+from tenferro_jax.errors import InvalidConfig, Unsupported, shortened, typed_call
 from tenferro_jax.shapes import as_array, is_plain
 
 from ..algebra.semiring import (
@@ -78,6 +78,7 @@ def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
 
 @names_itself
 @compiled_if_one_step
+@typed_call
 def tropical_einsum(
     equation: str | Operand,
     *operands: Operand,
@@ -163,6 +164,7 @@ def tropical_einsum(
 
 @names_itself
 @compiled_if_one_step
+@typed_call
 def tropical_einsum_with_argmax(
     equation: str | Operand,
     *operands: Operand,
@@ -198,6 +200,7 @@ def tropical_einsum_with_argmax(
 
 @names_itself
 @compiled_if_one_step
+@typed_call
 def best_assignment(
     equation: str | Operand,
     *operands: Operand,
@@ -260,6 +263,14 @@ def _answer(
             needed="a selective semiring, because others have no ties",
             fix="Leave ties out.",
         )
+    for i, x in enumerate(operands):
+        if isinstance(x, Semiring):
+            raise InvalidConfig(
+                where=f"{where}, operand {i}",
+                given=repr(x),
+                needed="an array",
+                fix=f"Write semiring={x!r}.",
+            )
     arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # if there are none, the plan gives the number that it needs
         one_dtype(where, semiring, [x.dtype for x in arrays], operands)

@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import jax
 import jax.export
@@ -34,7 +34,9 @@ from tenferro_jax.errors import (
     TenferroError,
     Unsupported,
     shortened,
+    typed_call,
 )
+from tenferro_jax.shapes import as_bool, as_index, is_key, is_traced, shown
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
 from ..algebra.shipped import max_plus
@@ -62,7 +64,7 @@ def names_itself(fn: Callable[P, T]) -> Callable[P, T]:
             written = [repr(shortened(x)) for x in args[:1] if isinstance(x, str)]
             place = " ".join([fn.__name__, *written])
             detail = re.sub(rf"^{re.escape(place)}(, )?", "", error.where)
-            detail = detail if detail != error.where else _PLACES.sub("", error.where)
+            detail = detail if detail != error.where else detail_of(error.where)
             error.put_at(", ".join(filter(None, [place, detail])))
             raise
 
@@ -77,7 +79,13 @@ _PLACES = re.compile(
 """What parts of a call name as their place, which its author never wrote."""
 
 
+def detail_of(where: str) -> str:
+    """The place of an error without what parts of a call name as theirs: an argument, or ""."""
+    return _PLACES.sub("", where)
+
+
 @names_itself
+@typed_call
 def plan_tropical_einsum(
     equation: str | Operand,
     *operands: Operand,
@@ -142,9 +150,60 @@ def require_size(where: str, size: object, least: int = 0) -> int:
     Raises:
       InvalidConfig: no integer, or too small.
     """
-    if isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= least:
-        return int(size)
-    raise InvalidConfig(where=where, given=repr(size), needed=f"an integer of at least {least}")
+    found = as_index(size)
+    if found is not None and found >= least:
+        return found
+    raise InvalidConfig(
+        where=where,
+        given=shown(size),
+        needed=f"an integer of at least {least}",
+        fix=STATIC if is_traced(size) else "",
+    )
+
+
+STATIC = "Sizes and counts are part of the program: in jax.jit mark them static (static_argnames)."
+
+
+def require_bool(where: str, value: object) -> bool:
+    """A bool of Python or NumPy as one of Python.
+
+    Raises:
+      InvalidConfig: anything else.
+    """
+    found = bool(value) if as_index(value) in (0, 1) else as_bool(value)
+    if found is None:
+        raise InvalidConfig(where=where, given=shown(value), needed="True or False")
+    return found
+
+
+def require_key(where: str, key: object) -> None:
+    """Refuse what is no key of `jax.random`, and many keys.
+
+    Raises:
+      InvalidConfig: it is none.
+    """
+    shape, dtype = getattr(key, "shape", ()), getattr(key, "dtype", np.dtype(object))
+    if (is_key(dtype) and shape == ()) or (dtype == np.uint32 and len(shape) == 1):
+        return
+    is_array = isinstance(key, np.ndarray | jax.Array)
+    raise InvalidConfig(
+        where=f"{where}, key",
+        given=f"{dtype} of shape {shape}" if is_array else shown(key),
+        needed="one key of jax.random",
+        fix="Pass jax.random.key(0); for many keys use jax.vmap.",
+    )
+
+
+def require_concrete(where: str, values: object, fix: str) -> None:
+    """Raise Unsupported if a leaf of a pytree is traced."""
+    traced = [x for x in jax.tree.leaves(values) if is_traced(x)]
+    if traced:
+        raise Unsupported(
+            where=where,
+            given=f"{shown(traced[0])}, inside a transform such as jax.jit",
+            needed="concrete arrays, whose values Python can read",
+            fix=fix,
+        )
 
 
 def require_numbers(where: str, shape: Sequence[object], needed: str) -> None:
@@ -159,9 +218,16 @@ def require_shape(where: str, shape: object) -> tuple[int, ...]:
     Raises:
       InvalidConfig: no sequence, or one of something else.
     """
-    if not isinstance(shape, Sequence):
-        raise InvalidConfig(where=where, given=repr(shape), needed="a sequence of integers")
-    return tuple(require_size(where, size) for size in shape)
+    is_array = isinstance(shape, np.ndarray) and shape.ndim == 1
+    if isinstance(shape, str | bytes) or not (is_array or isinstance(shape, Sequence)):
+        raise InvalidConfig(
+            where=where,
+            given=shown(shape),
+            needed="a sequence of integers",
+            fix="Write (5,) for 5." if as_index(shape) is not None else "",
+        )
+    sizes: Any = shape
+    return tuple(require_size(where, size) for size in sizes)
 
 
 def _dtype(dtype: DTypeLike) -> Any:
@@ -184,15 +250,12 @@ def _shape(x: object, where: str) -> tuple[int, ...]:
         raise ShapeError(
             where=where, given=repr(x), needed="an array, or a sequence of non-negative sizes"
         )
-    return tuple(shape)
+    return tuple(size if (known := as_index(size)) is None else known for size in shape)
 
 
-def _is_size(size: Any) -> bool:
-    return (
-        bool(size >= 0)
-        if isinstance(size, int | np.integer) and not isinstance(size, bool)
-        else jax.export.is_symbolic_dim(size)
-    )
+def _is_size(size: object) -> bool:
+    found, given = as_index(size), cast(Any, size)
+    return jax.export.is_symbolic_dim(given) if found is None else found >= 0
 
 
 @functools.lru_cache(maxsize=256)
@@ -208,7 +271,7 @@ def cached_plan(
 ) -> TropicalPlan:
     """`plan_tropical_einsum`, cached."""
     where = f"tropical_einsum {shortened(equation)!r}"
-    plan = _ordered(equation, shapes, optimize)
+    plan = ordered(equation, shapes, optimize)
     if (
         memory_limit is None
         and slices == 1
@@ -226,7 +289,7 @@ def cached_plan(
 
 
 @functools.lru_cache(maxsize=256)
-def _ordered(equation: str, shapes: tuple[tuple[int, ...], ...], optimize: Optimize) -> Plan:
+def ordered(equation: str, shapes: tuple[tuple[int, ...], ...], optimize: Optimize) -> Plan:
     """One order of contractions for all semirings and dtypes, also where the search is random; the
     operands of each step in the order of their numbers, because the first winner must not depend on
     layout.
@@ -258,9 +321,9 @@ def read(
     except (TypeError, KeyError) as error:
         raise InvalidConfig(
             where=where,
-            given=f"{equation!r:.500}",
+            given=f"{shown(equation)} first",
             needed="an equation such as 'ij,jk->ik', or labels behind each operand",
-            fix="Pass the equation first.",
+            fix="Pass the equation first; labels are integers or letters.",
         ) from error
     labels = {*itertools.chain.from_iterable(given[1 : 2 * len(arrays) : 2])} - {...}
     return text, arrays, dict(zip(map(get_symbol, itertools.count()), sorted(labels)))
@@ -270,25 +333,41 @@ def read(
 MOST_ENTRIES = 2**48
 
 
-def require_possible(where: str, plan: Plan, itemsize: int, memory_limit: int | None) -> None:
-    """Refuse results that are larger than any machine, or that too many slices would be
-    needed for.
+def too_large(plan: Plan, itemsize: int, memory_limit: int | None) -> tuple[int, int] | None:
+    """The first result that is larger than any machine, or that too many slices would be needed
+    for: the number of its step from 0, and the most entries; or None.
     """
-    for number, step in enumerate(plan.steps, len(plan.terms)):
-        most, needed = MOST_ENTRIES, f"at most {MOST_ENTRIES}"
-        is_output = set(step.result) == set(plan.equation.output)
-        if memory_limit is not None and not is_output:
+    for number, step in enumerate(plan.steps):
+        most = MOST_ENTRIES
+        if memory_limit is not None and not _is_output(plan, number):
             # A slice makes a result smaller at most by the number of slices.
             most = MOST_SLICES * memory_limit // itemsize
-            needed = f"at most {MOST_SLICES} slices within memory_limit"
         if step.size > most:
-            raise ShapeError(
-                where=where,
-                given=f"a result of {step.size} entries, one for each value of {len(step.result)} "
-                f"labels, in step {number}, {shortened(step.equation)}",
-                needed=needed,
-                fix="Keep fewer labels in the output."
-                if is_output
-                else "Take fewer operands, or drop labels from them, or pass another optimize or "
-                "memory_limit.",
-            )
+            return number, most
+    return None
+
+
+def _is_output(plan: Plan, number: int) -> bool:
+    return set(plan.steps[number].result) == set(plan.equation.output)
+
+
+def require_possible(where: str, plan: Plan, itemsize: int, memory_limit: int | None) -> None:
+    """Refuse a result that is `too_large`."""
+    found = too_large(plan, itemsize, memory_limit)
+    if found is None:
+        return
+    number, most = found
+    step, is_output = plan.steps[number], _is_output(plan, number)
+    is_sliced = memory_limit is not None and not is_output
+    raise ShapeError(
+        where=where,
+        given=f"a result of {step.size} entries, one for each value of {len(step.result)} "
+        f"labels, in step {len(plan.terms) + number}, {shortened(step.equation)}",
+        needed=f"at most {MOST_SLICES} slices within memory_limit"
+        if is_sliced
+        else f"at most {most}",
+        fix="Keep fewer labels in the output."
+        if is_output
+        else "Take fewer operands, or drop labels from them, or pass another optimize or "
+        "memory_limit.",
+    )

@@ -21,7 +21,7 @@ from tenferro_jax.einsum.interpreter import without_repeated_axes
 from tenferro_jax.einsum.slices import SlicedPlan
 from tenferro_jax.einsum.spread import Spread, on_automatic_axes, sum_of_slices
 from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
-from tenferro_jax.shapes import as_array
+from tenferro_jax.shapes import as_array, as_index, shown
 
 from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.shipped import LogSumExp, max_plus
@@ -311,13 +311,15 @@ class TropicalPlan(SlicedPlan):
 
         Cost: one slice, and some 0.6 ms to start it; a compilation for each plan in a process.
         """
-        mode = self._mode(labels)
-        if not isinstance(number, int | np.integer) or not 0 <= number < self.slices:
-            raise self._wrong("run", f"slice {number!r}", f"a number from 0 to {self.slices - 1}")
+        mode, slice_number = self._mode(bool(labels)), as_index(number)
+        if slice_number is None or not 0 <= slice_number < self.slices:
+            needed = f"a number from 0 to {self.slices - 1}, then the operands"
+            raise self._wrong("run", f"slice {shown(number)}", needed)
+        arrays = self._arrays(operands)
         with jax.ensure_compile_time_eval():  # also where JAX traces something else
-            value, found = _compiled(piece, self, mode)(self._arrays(operands), jnp.int32(number))
+            value, found = _compiled(piece, self, mode)(arrays, jnp.int32(slice_number))
         at = {label: np.asarray(index) for label, index in found.items()} if labels else {}
-        return SlicePart(int(number), np.asarray(value), at)
+        return SlicePart(slice_number, np.asarray(value), at)
 
     def merge(self, parts: Iterable[SlicePart]) -> Assignment:
         """The result of all slices: equal parts give equal bits.
@@ -334,7 +336,11 @@ class TropicalPlan(SlicedPlan):
             or shape than the plan says; the text gives its number.
         """
         mode, found, turn = self._mode(False), None, 0
+        if isinstance(parts, SlicePart) or not isinstance(parts, Iterable):
+            raise self._wrong("merge", type(parts).__name__, "the parts of all slices, as a list")
         for part in parts:
+            if not isinstance(part, SlicePart):
+                raise self._wrong("merge", shown(part), "a SlicePart, as run returns")
             if part.number != turn:
                 raise self._wrong("merge", f"slice {part.number}", f"slice {turn} in this place")
             if found is None:

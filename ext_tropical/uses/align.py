@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Sequence
 
 import jax
@@ -12,9 +13,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, typed_call
 from tenferro_jax.extension import apply
-from tenferro_jax.shapes import as_array
+from tenferro_jax.shapes import as_array, as_index, as_real, shown
 
 from ..algebra.semiring import (
     SelectiveSemiring,
@@ -24,7 +25,7 @@ from ..algebra.semiring import (
     highest,
     lowest,
 )
-from ..algebra.shipped import LogSumExp, max_plus
+from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..network.tropical_plan import require_numbers, require_size
 from ..step.einsum_op import one_dtype
 from .alignment_op import Alignment
@@ -47,6 +48,13 @@ class AlignResult:
     path: jax.Array | None
 
 
+_SCORES = (
+    "Compare the elements of both sequences first, "
+    "as jnp.where(first[:, None] == second, 1.0, -1.0)."
+)
+
+
+@functools.partial(typed_call, fix=_SCORES)
 def align(
     scores: ArrayLike,
     *,
@@ -111,12 +119,16 @@ def align(
 
     Raises:
       ShapeError: scores are no matrix or empty; gap, gap_open or lengths have another shape.
-      DTypeError: the semiring does not take the dtype, or gap or gap_open has another one. Python
-        numbers take that of the scores, where it holds them.
+      DTypeError: the semiring does not take the dtype, or gap or gap_open has another one. Numbers
+        of Python and NumPy take that of the scores, where it holds them.
       InvalidConfig: another mode; gap_open or local without gap; a band that is negative or below
         |m - n| of a global alignment; lengths outside the scores (if traced, there is no
         alignment); a semiring that is neither selective nor log_sum_exp.
       Unsupported: a symbolic size.
+
+    Warns:
+      UserWarning: a number of Python or NumPy as gap or gap_open that makes gaps better than none,
+        as 8 for -8.
 
     Gradient: of the score, by scores: one at each pair of the path under max_plus and min_plus; the
     probability of each pair under log_sum_exp. By gap and gap_open: their number. Of any order, in
@@ -142,12 +154,19 @@ def align(
       >>> print(align(costs, semiring="min_plus").score)
       1.0
     """
-    algebra = as_semiring(semiring)
+    algebra = as_semiring(semiring, "align, semiring")
     if not isinstance(algebra, SelectiveSemiring | LogSumExp):
         raise InvalidConfig(
             where="align",
             given=repr(algebra),
             needed="a selective semiring or log_sum_exp, whose derivatives are known",
+        )
+    if isinstance(scores, str | bytes):
+        raise DTypeError(
+            where="align, scores",
+            given=shown(scores),
+            needed="the scores of all pairs of elements, (m, n)",
+            fix=_SCORES,
         )
     table = jnp.asarray(as_array(scores, "align, scores"))
     one_dtype("align, scores", algebra, [table.dtype], [scores])
@@ -202,17 +221,43 @@ def align(
 
 def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) -> jax.Array:
     where = f"align, {name}"
-    if type(given) in (int, float):
-        low, high = (f(dtype).item() for f in (lowest, highest))
-        is_float = jnp.issubdtype(dtype, jnp.floating)
-        if not is_float and (type(given) is float or not low <= given <= high):
-            raise DTypeError(where=where, given=repr(given), needed=f"a number of {dtype.name}")
-        return jnp.asarray(np.asarray(given, dtype))
+    number = None if isinstance(given, jax.Array) else as_real(given)
+    if number is not None:
+        return _constant(where, given, number, semiring, dtype)
     value = jnp.asarray(as_array(given, where))
     if value.ndim:
         raise ShapeError(where=where, given=f"shape {value.shape}", needed="a scalar")
+    if value.weak_type and jnp.result_type(value, dtype) == dtype:
+        value = value.astype(dtype)
     one_dtype(where, semiring, [dtype, value.dtype])
     return value
+
+
+def _constant(
+    where: str, given: ArrayLike, number: float, semiring: Semiring, dtype: np.dtype
+) -> jax.Array:
+    """A number in the dtype of the scores, which holds it."""
+    low, high = (f(dtype).item() for f in (lowest, highest))
+    exact = as_index(given)
+    if jnp.issubdtype(dtype, jnp.floating):
+        with np.errstate(over="ignore"):
+            value = np.asarray(number, dtype)
+        holds = bool(np.isinf(value) <= np.isinf(number))
+    else:
+        holds = exact is not None and low <= exact <= high
+        value = np.asarray(exact if holds else 0, dtype)
+    if not holds:
+        raise DTypeError(where=where, given=shown(given), needed=f"a number of {dtype.name}")
+    is_cost = semiring == min_plus
+    if (semiring in (max_plus, min_plus) or isinstance(semiring, LogSumExp)) and (
+        number < 0 if is_cost else number > 0
+    ):
+        warnings.warn(
+            f"{where}: {number:g} makes a gap better than none under {semiring!r}; the score of a "
+            f"gap is added: {-number:g} makes it worse.",
+            stacklevel=4,
+        )
+    return jnp.asarray(value)
 
 
 def _lengths(given: ArrayLike | Sequence[ArrayLike], shape: tuple[int, ...]) -> jax.Array:

@@ -15,13 +15,19 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import ShapeError
+from tenferro_jax.errors import ShapeError, typed_call, typed_calls
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array, require_integers
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from ..algebra.shipped import LogSumExp, max_plus
-from ..network.tropical_plan import require_numbers, require_shape, require_size
+from ..network.tropical_plan import (
+    require_bool,
+    require_key,
+    require_numbers,
+    require_shape,
+    require_size,
+)
 from ..step.einsum_op import one_dtype
 from .chain_op import ChainSamples, ChainScore
 from .chain_paths import along
@@ -72,6 +78,7 @@ class ChainMarginals:
 
 
 @jax.tree_util.register_dataclass
+@typed_calls
 @dataclasses.dataclass(frozen=True)
 class Chain:
     """All sequences of T states among S, with scores: a hidden Markov model given what was
@@ -132,6 +139,9 @@ class Chain:
     final: ArrayLike | None = None
     banded: bool = dataclasses.field(default=False, metadata={"static": True})
     columns: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "banded", require_bool("Chain, banded", self.banded))
 
     def best(self, k: int | None = None, semiring: SelectiveSemiring | str = max_plus) -> ChainPath:
         """The best sequence, or the k best: `viterbi` for all forms of chains.
@@ -294,6 +304,7 @@ class Chain:
           ((1000, 3), True, True)
         """
         where = "Chain.sample"
+        require_key(where, key)
         op, arrays = _checked(self, where, _ALL)
         require_numbers(where, arrays[2].shape, "sizes that are numbers")
         sizes = require_shape(f"{where}, shape", shape)
@@ -360,13 +371,16 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
             if chain.banded
             else "(S, S) or (..., R, S, S)"
         )
-        named = [*zip(names, given, strict=True), *integers.items()]
+        prefix = "log_" * (where == "viterbi")
+        named = [(prefix + name, x) for name, x in zip(names, given, strict=True)]
+        named += integers.items()
         raise ShapeError(
             where=where,
             given=", ".join(f"{name} of shape {np.shape(x)}" for name, x in named),
-            needed=f"initial (..., S), transition {moves}, emission (..., T, S), final (..., S); "
-            f"S and T at least 1, R 1 or T - 1; with columns (..., S) an emission (..., T, C)",
-            fix="For a batch of transitions give them the axis of R, of size 1.",
+            needed=f"{prefix}initial (..., S), {prefix}transition {moves}, {prefix}emission "
+            f"(..., T, S), final (..., S); S and T at least 1, R 1 or T - 1; with columns "
+            f"(..., S) an emission (..., T, C)",
+            fix=_advice(chain, initial, transition, emission),
         )
     if steps == 0:  # of one time: the op needs a matrix
         transition = jnp.zeros((*transition.shape[:-3], 1, rows, into), transition.dtype)
@@ -381,6 +395,17 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
         op = dataclasses.replace(op, has_columns=False)
     arrays[2] = on_automatic_axes(_ended)(arrays[2], final[0], arrays[3:], semiring)
     return op, arrays
+
+
+def _advice(chain: Chain, *arrays: jax.Array) -> str:
+    """What to do where the shapes of initial, transition and emission do not fit."""
+    initial, transition, emission = ((0, 0, *x.shape) for x in arrays)
+    states, rows = initial[-1], transition[-2]
+    if emission[-2] == states != emission[-1] and chain.columns is None:
+        return "Transpose the emission: it has a row for each time."
+    if not chain.banded and rows < states == transition[-1]:
+        return "Pass banded=True if the transition has a row for each step of a band."
+    return "For a batch of transitions give them the axis of R, of size 1."
 
 
 def narrow(x: ArrayLike) -> jax.Array:
@@ -475,6 +500,7 @@ def _ended(
     return jnp.where(ends, semiring.times(emission, last), emission)
 
 
+@typed_call
 def viterbi(
     log_initial: ArrayLike,
     log_transition: ArrayLike,

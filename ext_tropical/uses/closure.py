@@ -19,7 +19,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import ShapeError
+from tenferro_jax.errors import InvalidConfig, ShapeError, typed_call, typed_calls
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
@@ -48,6 +48,7 @@ BLOCK = 64
 
 
 @jax.tree_util.register_dataclass
+@typed_calls
 @dataclasses.dataclass(frozen=True)
 class ClosureResult:
     """The best walks of any length between n nodes, as a pytree.
@@ -114,12 +115,12 @@ class ClosureResult:
         """
         count = self.value.shape[-1]
         ends = [
-            jnp.asarray(nodes_of(x, count, f"walk, {name}"))
+            jnp.asarray(nodes_of(x, count, f"ClosureResult.walk, {name}"))
             for name, x in (("source", source), ("target", target))
         ]
         if any(x.ndim for x in ends):
             raise ShapeError(
-                where="walk",
+                where="ClosureResult.walk",
                 given=f"source of shape {ends[0].shape}, target of shape {ends[1].shape}",
                 needed="an integer scalar each",
                 fix="Pass one node; for many use jax.vmap.",
@@ -156,6 +157,7 @@ class ClosureResult:
         return found
 
 
+@typed_call
 def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:
     """The best walks of any length between all pairs: I + a + a (x) a + ..., by Floyd and Warshall
     in blocks.
@@ -201,6 +203,13 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
       [0, 2, 1]
     """
     algebra = as_selective(semiring, "closure")
+    if hasattr(a, "tocoo") or hasattr(a, "senders") or hasattr(a, "todense"):
+        raise InvalidConfig(
+            where="closure",
+            given=type(a).__name__,
+            needed="a dense matrix, with the semiring's zero where there is no edge",
+            fix="For sparse graphs use ext_tropical.uses.paths.shortest_paths.",
+        )
     weights = jnp.asarray(as_array(a, "closure"))
     if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
         raise ShapeError(

@@ -11,15 +11,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
-from tenferro_jax.shapes import as_array
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, typed_call
+from tenferro_jax.shapes import as_array, as_index, is_traced, shown
 
-from ..network.tropical_plan import require_numbers
+from ..network.tropical_plan import STATIC, require_numbers
 from .chain import Chain, mapped, narrow, partition
 from .chain_op import ChainByEmission
 from .chain_recurrence import each_state, finite_max
 
 
+@typed_call
 def ctc_chain(
     logits: ArrayLike,
     labels: ArrayLike,
@@ -54,7 +55,7 @@ def ctc_chain(
 
     Raises:
       ShapeError, DTypeError: the arrays do not fit.
-      InvalidConfig: blank is no symbol, or not an int.
+      InvalidConfig: blank is no symbol, or not an integer.
       Unsupported: a symbolic V or L.
 
     Example:
@@ -63,21 +64,23 @@ def ctc_chain(
       >>> ctc_chain(logits, jnp.array([1, 2])).best().states.tolist()  # label 0 twice, blank, 1
       [1, 1, 2, 3, 5]
     """
-    arrays = _checked(logits, labels, logit_lengths, label_lengths, blank)
-    return _chain(blank, jax.nn.log_softmax(arrays[0]), *arrays[1:])
+    blank, arrays = _checked("ctc_chain", logits, labels, logit_lengths, label_lengths, blank)
+    return _chain("ctc_chain", blank, jax.nn.log_softmax(arrays[0]), *arrays[1:])
 
 
 def _checked(
+    where: str,
     logits: ArrayLike,
     labels: ArrayLike,
     logit_lengths: ArrayLike | None,
     label_lengths: ArrayLike | None,
     blank: int,
-) -> list[jax.Array]:
-    scores = jnp.asarray(as_array(logits, "ctc_chain, logits"))
-    text = jnp.asarray(as_array(labels, "ctc_chain, labels"))
+) -> tuple[int, list[jax.Array]]:
+    """The blank as an int, and the arrays."""
+    scores = jnp.asarray(as_array(logits, f"{where}, logits"))
+    text = jnp.asarray(as_array(labels, f"{where}, labels"))
     lengths = [
-        x if x is None else jnp.asarray(as_array(x, f"ctc_chain, {name}"))
+        x if x is None else jnp.asarray(as_array(x, f"{where}, {name}"))
         for name, x in (("logit_lengths", logit_lengths), ("label_lengths", label_lengths))
     ]
     integers = [text, *(x for x in lengths if x is not None)]
@@ -85,29 +88,42 @@ def _checked(
         jnp.issubdtype(x.dtype, jnp.integer) for x in integers
     ):
         raise DTypeError(
-            where="ctc_chain",
+            where=where,
             given=f"logits of {scores.dtype.name}, labels and lengths of "
             f"{', '.join(x.dtype.name for x in integers)}",
             needed="floating logits, integer labels and lengths",
         )
     if scores.ndim < 2 or not text.ndim or 0 in scores.shape[-2:]:
         raise ShapeError(
-            where="ctc_chain",
+            where=where,
             given=f"logits of shape {scores.shape}, labels of shape {text.shape}",
             needed="(..., T, V), T and V at least 1, and (..., L)",
         )
-    if type(blank) is not int or not 0 <= blank < scores.shape[-1]:
+    symbol = as_index(blank)
+    if symbol is None or not 0 <= symbol < scores.shape[-1]:
         raise InvalidConfig(
-            where="ctc_chain, blank",
-            given=repr(blank),
-            needed=f"an int from 0 to {scores.shape[-1] - 1}",
+            where=f"{where}, blank",
+            given=shown(blank),
+            needed=f"an integer from 0 to {scores.shape[-1] - 1}",
+            fix=STATIC if is_traced(blank) else "",
         )
-    require_numbers("ctc_chain", (*scores.shape[-1:], *text.shape[-1:]), "V and L that are numbers")
+    require_numbers(where, (*scores.shape[-1:], *text.shape[-1:]), "V and L that are numbers")
     frames, counts = (
         narrow(whole if x is None else x)
         for whole, x in zip((scores.shape[-2], text.shape[-1]), lengths, strict=True)
     )
-    return [mapped("ctc_chain", _live, [scores, frames], 2, 0), text, frames, counts]
+    leads = scores.shape[:-2], text.shape[:-1], frames.shape, counts.shape
+    names = "logits (..., T, V)", "labels (..., L)", "logit_lengths", "label_lengths"
+    try:
+        jnp.broadcast_shapes(*leads)
+    except ValueError as error:
+        named = zip(names, leads, strict=True)
+        raise ShapeError(
+            where=where,
+            given=", ".join(f"{lead} of {name}" for name, lead in named if lead),
+            needed="leading axes that broadcast",
+        ) from error
+    return symbol, [mapped(where, _live, [scores, frames], 2, 0), text, frames, counts]
 
 
 def _live(scores: jax.Array, size: jax.Array) -> jax.Array:
@@ -118,8 +134,8 @@ def _live(scores: jax.Array, size: jax.Array) -> jax.Array:
     return jnp.where(times < size, scores - finite_max(scores, 1), 0)
 
 
-def _chain(blank: int, *arrays: jax.Array) -> Chain:
-    *parts, columns = mapped("ctc_chain", functools.partial(_parts, blank), arrays, 2, 1, 0, 0)
+def _chain(where: str, blank: int, *arrays: jax.Array) -> Chain:
+    *parts, columns = mapped(where, functools.partial(_parts, blank), arrays, 2, 1, 0, 0)
     return Chain(*parts, banded=True, columns=columns)
 
 
@@ -153,6 +169,7 @@ def _parts(
     return initial, transition, seen, size + 1, columns
 
 
+@typed_call
 def ctc_loss(
     logits: ArrayLike,
     labels: ArrayLike,
@@ -186,12 +203,12 @@ def ctc_loss(
       >>> print(ctc_loss(jnp.zeros((2, 3)), jnp.array([1])).round(4))  # 3 of 9 ways: 11, 01, 10
       1.0986
     """
-    arrays = _checked(logits, labels, logit_lengths, label_lengths, blank)
+    blank, arrays = _checked("ctc_loss", logits, labels, logit_lengths, label_lengths, blank)
     whole = jax.nn.logsumexp(arrays[0], axis=-1, keepdims=True)
     # The loss of logits that are less by the same number in a frame is less by it: what is taken
     # away here is a constant, and given back with its derivative, which so needs no other sums.
     kept = lax.stop_gradient(whole)
-    chain = _chain(blank, arrays[0] - kept, *arrays[1:])
+    chain = _chain("ctc_loss", blank, arrays[0] - kept, *arrays[1:])
     score = partition(chain, "ctc_loss", ChainByEmission)
     moved = mapped("ctc_loss", _within, [whole - kept, arrays[2], score], 2, 0, 0)
     # Of a score that rounding made positive the loss is 0, and its derivative that of the score.

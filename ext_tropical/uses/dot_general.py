@@ -15,12 +15,13 @@ from jax.typing import ArrayLike
 from numpy.lib.array_utils import normalize_axis_tuple
 from opt_einsum import get_symbol
 
-from tenferro_jax.errors import ShapeError
-from tenferro_jax.shapes import as_array
+from tenferro_jax.errors import ShapeError, typed_call
+from tenferro_jax.shapes import as_array, shown
 
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import max_plus, min_plus
 from ..network.tropical_einsum import tropical_einsum
+from ..network.tropical_plan import require_bool
 
 Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 DotDimensionNumbers: TypeAlias = tuple[Axes, Axes]
@@ -98,7 +99,7 @@ def reduction_equation(
     except (TypeError, ValueError) as error:  # an AxisError is a ValueError
         raise ShapeError(
             where="tropical_reduce_sum, axis",
-            given=f"{axis!r} for an array of rank {rank}",
+            given=f"{shown(axis)} for an array of rank {rank}",
             needed="an axis of the array, or a sequence of different ones",
             fix=str(error),
         ) from error
@@ -106,6 +107,7 @@ def reduction_equation(
     return f"{labels}->{''.join(label for i, label in enumerate(labels) if i not in axes)}", axes
 
 
+@typed_call
 def tropical_dot_general(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -148,6 +150,7 @@ def tropical_dot_general(
     )
 
 
+@typed_call
 def min_plus_dot_general(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -167,6 +170,7 @@ def min_plus_dot_general(
     return tropical_dot_general(lhs, rhs, dimension_numbers, semiring=min_plus)
 
 
+@typed_call
 def tropical_reduce_sum(
     x: ArrayLike,
     axis: int | Sequence[int] | None = None,
@@ -198,6 +202,7 @@ def tropical_reduce_sum(
       >>> float(tropical_reduce_sum(x)), tropical_reduce_sum(x, axis=0).tolist()
       (5.0, [2.0, 5.0])
     """
+    keepdims = require_bool("tropical_reduce_sum, keepdims", keepdims)
     array = as_array(x, "tropical_reduce_sum")
     equation, axes = reduction_equation(array.ndim, axis)
     result = tropical_einsum(equation, array, semiring=semiring)

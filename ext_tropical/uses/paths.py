@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -12,22 +12,19 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import (
-    InvalidConfig,
-    ShapeError,
-    require_kind,
-)
+from tenferro_jax.errors import InvalidConfig, ShapeError, typed_call, typed_calls
 from tenferro_jax.extension import apply
-from tenferro_jax.shapes import as_array
+from tenferro_jax.shapes import as_array, as_index, shown
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey, as_selective, highest, lowest
 from ..algebra.shipped import max_plus, min_max, min_plus, or_and
-from ..network.tropical_plan import require_size
+from ..network.tropical_plan import require_concrete, require_size
 from ..step.einsum_op import one_dtype
 from .path_op import PathSearch
 from .segments import Segments, best_of, nodes_of
 
 
+@typed_calls
 @dataclasses.dataclass(frozen=True, eq=False)
 class EdgeGraph:
     """A directed graph of n nodes: edge e leads from senders[e] to receivers[e]. Edges are sorted
@@ -47,7 +44,7 @@ class EdgeGraph:
 
     Raises:
       ShapeError, DTypeError, InvalidConfig: other arrays, a node out of range.
-      jax.errors.TracerBoolConversionError: tracers; make the graph outside the transform.
+      Unsupported: tracers; make the graph outside the transform.
 
     Cost: a stable sort if senders are not sorted.
 
@@ -65,6 +62,7 @@ class EdgeGraph:
     by_sender: Any = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        require_concrete("EdgeGraph", (self.senders, self.receivers), OUTSIDE)
         n = require_size("EdgeGraph, n", self.n)
         if n >= 2**31 - 1:
             raise InvalidConfig(where="EdgeGraph, n", given=str(n), needed="less than 2**31 - 1")
@@ -77,6 +75,7 @@ class EdgeGraph:
                 where="EdgeGraph",
                 given=f"senders {senders.shape}, receivers {receivers.shape}",
                 needed="two arrays (E,)",
+                fix="Of pairs (E, 2) pass edges[:, 0] and edges[:, 1].",
             )
         order, ends = np.zeros(0, np.int32), [*map(jnp.asarray, ends)]
         made = {"senders": ends[0], "receivers": ends[1], "n": n}
@@ -102,7 +101,8 @@ class EdgeGraph:
           (graph, weights), weights (E,).
 
         Raises:
-          InvalidConfig, ShapeError: not such a matrix, or indices that are traced.
+          InvalidConfig, ShapeError: not such a matrix.
+          Unsupported: indices that are traced.
 
         Example:
           >>> import scipy.sparse
@@ -130,6 +130,7 @@ class EdgeGraph:
         n, weights = matrix.shape[0], matrix.data
         if is_of_scipy:
             return cls(matrix.row, matrix.col, n), jnp.asarray(weights)
+        require_concrete(where, (matrix.indices, getattr(matrix, "indptr", ())), OUTSIDE)
         ends = np.asarray(nodes_of(matrix.indices, 2**31 - 2, where))
         if hasattr(matrix, "indptr"):
             counts = np.diff(np.asarray(matrix.indptr))
@@ -139,6 +140,8 @@ class EdgeGraph:
         weights = weights if len(live) == len(weights) else weights[live]
         return cls(ends[live, 0], ends[live, 1], n), weights
 
+
+OUTSIDE = "Make the graph outside of it, and pass it in as an argument: it is a pytree."
 
 _PARTS = ("senders", "receivers", "by_sender")
 
@@ -158,6 +161,7 @@ jax.tree_util.register_pytree_with_keys(
 
 
 @jax.tree_util.register_dataclass
+@typed_calls
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShortestPaths:
     """The best paths from some nodes, as a pytree. Leading axes are those of sources.
@@ -205,31 +209,18 @@ class ShortestPaths:
 
         Args:
           target: a node.
-          at: which source, an index of the leading axes.
+          at: which source, an index of the leading axes: needed if there are any.
 
         Returns:
           int32 (length,); empty if there is no path.
 
         Raises:
-          InvalidConfig: target is no node, or at no index of one source.
-          jax.errors.TracerArrayConversionError: inside a transform, where the length is not known.
+          DTypeError, ShapeError, InvalidConfig: target is no node, or at no index of one source.
+          Unsupported: inside a transform, where the length is not known.
 
         Cost: that of copying a source's last edges, and its length.
         """
-        where, last = "ShortestPaths.edges", self.last_edges
-        index = at if isinstance(at, tuple) else (at,)
-        if len(index) != last.ndim - 1 or not all(-n <= i < n for i, n in zip(index, last.shape)):
-            raise InvalidConfig(
-                where=f"{where}, at",
-                given=repr(at),
-                needed=f"an index of one of the sources {last.shape[:-1]}",
-            )
-        tree, senders = (np.asarray(x)[index[: x.ndim - 1]] for x in (last, self.senders))
-        node, found = int(nodes_of(target, len(tree), f"{where}, target")), []
-        while tree[node] >= 0:
-            found.append(tree[node])
-            node = senders[tree[node]]
-        return np.asarray(found[::-1], np.int32)
+        return self._way("ShortestPaths.edges", target, at)[1]
 
     def path(self, target: int, at: tuple[int, ...] | int = ()) -> np.ndarray:
         """The nodes of the path to a node, source and target included; empty if there is none, and
@@ -240,7 +231,7 @@ class ShortestPaths:
           at: as in `edges`.
 
         Raises:
-          InvalidConfig, jax.errors.TracerArrayConversionError: as `edges`.
+          DTypeError, ShapeError, InvalidConfig, Unsupported: as `edges`.
 
         Example:
           >>> graph = EdgeGraph([0, 0, 1], [1, 2, 2], n=3)
@@ -248,13 +239,62 @@ class ShortestPaths:
           >>> paths.path(2, at=0).tolist(), paths.edges(2, at=0).tolist(), paths.path(0, at=1).size
           ([0, 1, 2], [0, 2], 0)
         """
-        edges, index = self.edges(target, at), at if isinstance(at, tuple) else (at,)
-        senders = np.asarray(self.senders)[index[: self.senders.ndim - 1]]  # vmap repeats them
-        return np.r_[
-            senders[edges], [target] * bool(len(edges) or self.sources[index] == target)
-        ].astype(np.int32)
+        return self._way("ShortestPaths.path", target, at)[0]
+
+    def _way(self, where: str, target: int, at: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The nodes and the edges of a path."""
+        fix = "Use distances and last_edges inside of it, paths outside."
+        require_concrete(where, (self, target, at), fix)
+        index = _index_of(where, at, self.sources.shape)
+        # vmap repeats the senders
+        tree, senders = (
+            np.asarray(x)[index[: x.ndim - 1]] for x in (self.last_edges, self.senders)
+        )
+        end = np.asarray(nodes_of(target, len(tree), f"{where}, target"))
+        if end.ndim:
+            raise ShapeError(
+                where=f"{where}, target", given=f"shape {end.shape}", needed="one node"
+            )
+        node, found = int(end), []
+        while tree[node] >= 0:
+            found.append(tree[node])
+            node = senders[tree[node]]
+        edges = np.asarray(found[::-1], np.int32)
+        nodes = [*senders[edges], int(end)]
+        is_there = len(edges) > 0 or int(self.sources[index]) == int(end)
+        return np.asarray(nodes if is_there else [], np.int32), edges
 
 
+def _index_of(where: str, at: Any, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index of one source."""
+    index = [as_index(i) for i in (at if isinstance(at, tuple) else (at,))]
+    known = tuple(i for i in index if i is not None)
+    fits = len(known) == len(index) == len(shape)
+    if fits and all(-n <= i < n for i, n in zip(known, shape, strict=True)):
+        return known
+    first = 0 if len(shape) == 1 else (0,) * len(shape)
+    raise InvalidConfig(
+        where=f"{where}, at",
+        given="nothing" if at == () else shown(at),
+        needed=f"an index of one of the sources, which have the shape {tuple(shape)}"
+        if shape
+        else "nothing, because there is one source",
+        fix=f"Pass at={first} for the first source." if shape else "",
+    )
+
+
+def _require_graph(where: str, graph: object) -> None:
+    if not isinstance(graph, EdgeGraph):
+        raise InvalidConfig(
+            where=f"{where}, graph",
+            given=shown(graph),
+            needed="an EdgeGraph",
+            fix="Make it by EdgeGraph(senders, receivers, n). EdgeGraph.from_matrix makes one of a "
+            "sparse matrix, and returns the weights, too.",
+        )
+
+
+@typed_call
 def shortest_paths(
     graph: EdgeGraph,
     weights: ArrayLike,
@@ -320,13 +360,7 @@ def shortest_paths(
             needed="min_plus, max_plus, min_max or or_and",
             fix="For products of probabilities pass -log of them, under min_plus.",
         )
-    require_kind(
-        graph,
-        EdgeGraph,
-        f"{where}, graph",
-        "an EdgeGraph",
-        "EdgeGraph.from_matrix makes one of a sparse matrix, and returns the weights.",
-    )
+    _require_graph(where, graph)
     given = jnp.asarray(as_array(weights, f"{where}, weights"))
     one_dtype(where, algebra, [given.dtype], [weights])
     if given.shape != jnp.shape(graph.senders):
@@ -340,7 +374,10 @@ def shortest_paths(
     goals = nodes_of(np.zeros(0) if targets is None else targets, graph.n, f"{where}, targets")
     if np.ndim(goals) != 1:
         raise ShapeError(
-            where=f"{where}, targets", given=f"shape {np.shape(goals)}", needed="(K,), or None"
+            where=f"{where}, targets",
+            given=f"shape {np.shape(goals)}",
+            needed="(K,), or None",
+            fix="Write [3] for 3.",
         )
     run = on_automatic_axes(_found, lambda start, *_: jax.P(*jax.typeof(start).sharding.spec, None))
     values, last = run(
@@ -386,6 +423,7 @@ def _negated(x: jax.Array) -> jax.Array:
     return jnp.where(x == low, high, jnp.where(x == high, low, 0 - x))  # no -0
 
 
+@typed_call
 def sparse_matvec(
     graph: EdgeGraph,
     weights: ArrayLike,
@@ -424,6 +462,7 @@ def sparse_matvec(
       [inf inf  7.]
     """
     where, algebra = "sparse_matvec", as_selective(semiring, "sparse_matvec")
+    _require_graph(where, graph)
     given, vector = (
         jnp.asarray(as_array(array, f"{where}, {name}"))
         for name, array in (("weights", weights), ("x", x))

@@ -10,8 +10,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum.spread import on_automatic_axes
-from tenferro_jax.errors import InvalidConfig, ShapeError
-from tenferro_jax.shapes import as_array, require_integers
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, typed_call
+from tenferro_jax.shapes import as_array, is_traced, require_integers
 
 from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import max_plus, min_plus
@@ -31,6 +31,7 @@ class Segments(NamedTuple):
     winner: jax.Array
 
 
+@typed_call
 def segment_max(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> Segments:
     """As jax.ops.segment_max, with winners; the gradient goes to the winner alone.
 
@@ -55,6 +56,7 @@ def segment_max(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> S
     return _segments("segment_max", data, segment_ids, num_segments, max_plus)
 
 
+@typed_call
 def segment_min(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> Segments:
     """As `segment_max`, for the least entries.
 
@@ -70,14 +72,24 @@ def segment_min(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> S
     return _segments("segment_min", data, segment_ids, num_segments, min_plus)
 
 
+def is_real(dtype: np.dtype) -> bool:
+    """Whether a dtype is one of floats or integers."""
+    return any(jax.dtypes.issubdtype(dtype, kind) for kind in (np.integer, np.floating))
+
+
 def _segments(
     where: str, data: ArrayLike, ids: ArrayLike, count: int, semiring: SelectiveSemiring
 ) -> Segments:
     values = jnp.asarray(as_array(data, f"{where}, data"))
     places = jnp.asarray(as_array(ids, f"{where}, segment_ids"))
     require_integers(f"{where}, segment_ids", places)
-    if not jax.export.is_symbolic_dim(count):
-        require_size(f"{where}, num_segments", count)
+    if values.dtype != bool and not is_real(values.dtype):
+        raise DTypeError(
+            where=f"{where}, data", given=values.dtype.name, needed="floats or integers"
+        )
+    size: Any = count
+    if not jax.export.is_symbolic_dim(size):
+        size = require_size(f"{where}, num_segments", count)
     if values.ndim != 1 or values.shape != places.shape:
         raise ShapeError(
             where=where,
@@ -85,7 +97,7 @@ def _segments(
             needed="two arrays (E,)",
             fix="For more axes use jax.vmap.",
         )
-    return on_automatic_axes(best_of)(values, places, count=count, semiring=semiring)
+    return on_automatic_axes(best_of)(values, places, count=size, semiring=semiring)
 
 
 def best_of(
@@ -114,10 +126,18 @@ def inside(numbers: jax.Array, count: int, other: int) -> jax.Array:
     return jnp.where((wide >= 0) & (wide < count), wide, other).astype(jnp.int32)
 
 
+NUMBERED = "Number nodes that have names, as np.unique(names, return_inverse=True) does."
+
+
 def nodes_of(given: ArrayLike, count: int, where: str) -> Any:
     """Numbers of nodes, as int32; a NumPy array unless they are traced."""
-    array = as_array(given, where)
-    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given)):
+    try:
+        array = as_array(given, where)
+    except DTypeError as error:
+        error.needed, error.fix = "integers, the numbers of nodes from 0", NUMBERED
+        error.put_at(where)
+        raise
+    if not any(map(is_traced, jax.tree.leaves(given))):
         array = array if isinstance(given, jax.Array) else np.asarray(given)  # also inside jit
     if np.size(array) == 0:
         array = np.zeros(np.shape(array), np.int32)
@@ -127,9 +147,10 @@ def nodes_of(given: ArrayLike, count: int, where: str) -> Any:
     known = np.asarray(array)
     wrong = np.flatnonzero((known < 0) | (known >= count))
     if len(wrong):
+        place = f" at place {wrong[0]}" if known.ndim else ""
         raise InvalidConfig(
             where=where,
-            given=f"{known.reshape(-1)[wrong[0]]} at place {wrong[0]}",
+            given=f"{known.reshape(-1)[wrong[0]]}{place}",
             needed=f"nodes from 0 to {count - 1}",
         )
     return array.astype(np.int32)

@@ -17,6 +17,7 @@ from opt_einsum.paths import get_path_fn, ssa_to_linear
 from ..dimensions import SymDim
 from ..errors import InvalidConfig, shortened
 from ..jax_seam import is_symbolic_dim
+from ..shapes import as_bool
 from .notation import Equation, parse_equation
 
 # Up to this number of terms opt_einsum's "auto" tries many paths, above it one greedy path.
@@ -285,10 +286,14 @@ def hashable(optimize: Optimize) -> str | bool | tuple[tuple[int, ...], ...]:
     Raises:
       InvalidConfig: neither text, nor a bool, nor a path.
     """
-    if isinstance(optimize, str | bool):
-        return "auto" if optimize is True else optimize
+    if isinstance(optimize, str):
+        return optimize
+    wanted = as_bool(optimize)
+    if wanted is not None:
+        return "auto" if wanted else False
+    path: Any = optimize
     try:  # NumPy's paths begin with the word einsum_path
-        steps = [positions for positions in optimize if not isinstance(positions, str)]
+        steps = [positions for positions in path if not isinstance(positions, str)]
         return tuple(tuple(map(operator.index, positions)) for positions in steps)
     except TypeError as error:
         raise _no_path(optimize, error) from error

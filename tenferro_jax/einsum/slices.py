@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import is_symbolic_dim
+from ..shapes import as_index, shown
 from .einsum_plan import Plan
 
 # Bytes for scalars, blocks and alignment.
@@ -209,15 +209,14 @@ def byte_count(where: str, memory_limit: int | None) -> int | None:
     Raises:
       InvalidConfig: neither None nor a positive integer.
     """
-    if memory_limit is None or (
-        isinstance(memory_limit, int | np.integer)
-        and not isinstance(memory_limit, bool)
-        and memory_limit > 0
-    ):
-        return None if memory_limit is None else int(memory_limit)
+    if memory_limit is None:
+        return None
+    found = as_index(memory_limit)
+    if found is not None and found > 0:
+        return found
     raise InvalidConfig(
         where=f"{where}, memory_limit",
-        given=repr(memory_limit),
+        given=shown(memory_limit),
         needed="a positive number of bytes, an integer",
         fix="Pass an int such as 2**30.",
     )

@@ -65,7 +65,7 @@ def test_what_is_no_step(equation, column, text):
 
 
 test_refusals = refusals(
-    (InvalidConfig, "^tropical_einsum: given array", lambda: tropical_einsum(A, A, B)),
+    (InvalidConfig, "^tropical_einsum: given an array", lambda: tropical_einsum(A, A, B)),
     (
         ShapeError,
         "operand 2, axis 0: given label 'k' of size 2, and of size 4 before, in operand 1",

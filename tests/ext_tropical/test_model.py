@@ -367,9 +367,9 @@ def symbolic(ask):
     [
         (lambda: Network("ab->a", PAIR.tables[0]), InvalidConfig, "no output"),
         (lambda: Network("ab", PAIR.tables[0]), InvalidConfig, "no output"),
-        (lambda: Network("a,b->", np.zeros(2)), InvalidConfig, "given 1 tables; needed 2"),
+        (lambda: Network("a,b->", np.zeros(2)), InvalidConfig, "given 1 table; needed 2"),
         (lambda: Network("aa->", np.zeros((2, 2))), InvalidConfig, "a variable twice"),
-        (lambda: Network("ab->", np.zeros(2)), ShapeError, "an axis for each of 2"),
+        (lambda: Network("ab->", np.zeros(2)), ShapeError, "an axis for each variable, 2 in all"),
         (lambda: Network("a,a->", np.zeros(2), np.zeros(3)), ShapeError, "needed 2, as before"),
         (lambda: Network("a,a->", np.zeros(2), np.zeros(1)), ShapeError, "needed 2, as before"),
         (lambda: Network("a->", np.zeros(0)), ShapeError, "at least one value"),
@@ -381,7 +381,7 @@ def symbolic(ask):
         (lambda: PAIR.given(a=1.0), InvalidConfig, "given 1.0"),
         (lambda: jax.jit(lambda x: PAIR.given(a=x))(1.0), InvalidConfig, "float"),
         (lambda: PAIR.given(c=0), InvalidConfig, "one of 'a', 'b'"),
-        (lambda: PAIR.given({"a": 0}, a=1), InvalidConfig, "no variable twice"),
+        (lambda: PAIR.given({"a": 0}, a=1), InvalidConfig, "variable 'a' twice"),
         (lambda: PAIR.given("a"), InvalidConfig, "a mapping"),
         (lambda: PAIR.sum_out(["a"]), InvalidConfig, "one of 'a', 'b'"),
         (lambda: Network.from_factors({}), InvalidConfig, "at least one"),
@@ -441,7 +441,7 @@ def test_shares_sum_to_one_at_any_temperature():
 
 def test_a_network_of_derivatives_prints():
     found = jax.jacrev(lambda n: n.marginals()["a"])(PAIR)
-    assert str(found) == repr(found) == "Network('ab->', 1 tables)"
+    assert str(found) == repr(found) == "Network('ab->', 1 table)"
 
 
 def test_integers_have_a_best_assignment():

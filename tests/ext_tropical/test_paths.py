@@ -551,7 +551,7 @@ test_refusals = refusals(
         lambda: shortest_paths(scipy.sparse.csr_array((2, 2)), np.ones(2), 0),
     ),
     (InvalidConfig, "at: given", lambda: shortest_paths(TWO, np.ones(2), [0]).path(1)),
-    (InvalidConfig, r"sources \(1,\)", lambda: shortest_paths(TWO, np.ones(2), [0]).path(1, 1)),
+    (InvalidConfig, r"the shape \(1,\)", lambda: shortest_paths(TWO, np.ones(2), [0]).path(1, 1)),
     (InvalidConfig, "target: given 5", lambda: shortest_paths(TWO, np.ones(2), 0).path(5)),
     (InvalidConfig, "payload", lambda: PathSearch(max_plus, 3)),
     (InvalidConfig, "payload", lambda: PathSearch(min_plus, -1)),
