@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -317,12 +317,9 @@ def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     return {always + i: digit for i, digit in enumerate(found) if digit}
 
 
-def _weights(where: str, values: Any, count: int) -> list[int]:
+def _weights(where: str, values: object, count: int) -> list[int]:
     """An integer for each value of a variable."""
-    try:
-        found = [as_index(x) for x in values]
-    except TypeError:  # not iterable
-        found = []
+    found = [as_index(x) for x in values] if isinstance(values, Iterable) else []
     known = [x for x in found if x is not None and x >= 0]
     if len(known) != len(found) or len(found) != count:
         raise InvalidConfig(

@@ -187,7 +187,7 @@ def name_of(given: object) -> Variable | None:
     return str(given) if isinstance(given, str) else as_index(given)
 
 
-def names_of(given: Any) -> tuple[Variable, ...]:
+def names_of(given: object) -> tuple[Variable, ...]:
     """The variables of a table: one name, or some.
 
     Raises:

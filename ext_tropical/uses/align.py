@@ -255,7 +255,7 @@ def _constant(
         warnings.warn(
             f"{where}: {number:g} makes a gap better than none under {semiring!r}; the score of a "
             f"gap is added: {-number:g} makes it worse.",
-            stacklevel=4,
+            stacklevel=5,
         )
     return jnp.asarray(value)
 

@@ -40,7 +40,7 @@ class EdgeGraph:
 
     Attributes:
       by_sender: senders and receivers in the order of the senders, those of one sender in their
-        order; and the number of each edge, or (0,) where they are sorted. Made from the others.
+        order; and the number of each edge. Made from the others.
 
     Raises:
       ShapeError, DTypeError, InvalidConfig: other arrays, a node out of range.
@@ -77,7 +77,7 @@ class EdgeGraph:
                 needed="two arrays (E,)",
                 fix="Of pairs (E, 2) pass edges[:, 0] and edges[:, 1].",
             )
-        order, ends = np.zeros(0, np.int32), [*map(jnp.asarray, ends)]
+        order, ends = np.arange(senders.size, dtype=np.int32), [*map(jnp.asarray, ends)]
         made = {"senders": ends[0], "receivers": ends[1], "n": n}
         if np.any(senders[1:] < senders[:-1]):
             order = np.argsort(senders, kind="stable").astype(np.int32)
@@ -241,7 +241,7 @@ class ShortestPaths:
         """
         return self._way("ShortestPaths.path", target, at)[0]
 
-    def _way(self, where: str, target: int, at: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _way(self, where: str, target: int, at: object) -> tuple[np.ndarray, np.ndarray]:
         """The nodes and the edges of a path."""
         fix = "Use distances and last_edges inside of it, paths outside."
         require_concrete(where, (self, target, at), fix)
@@ -265,7 +265,7 @@ class ShortestPaths:
         return np.asarray(nodes if is_there else [], np.int32), edges
 
 
-def _index_of(where: str, at: Any, shape: Sequence[int]) -> tuple[int, ...]:
+def _index_of(where: str, at: object, shape: Sequence[int]) -> tuple[int, ...]:
     """The index of one source."""
     index = [as_index(i) for i in (at if isinstance(at, tuple) else (at,))]
     known = tuple(i for i in index if i is not None)
@@ -401,11 +401,10 @@ def _found(
         given = jnp.where(given, 0, jnp.inf).astype(jnp.float32)
     if algebra == max_plus:
         given = _negated(given)
-    if order.shape[0]:
-        given = given.at[order].get(mode="promise_in_bounds", unique_indices=True)
+    given = given.at[order].get(mode="promise_in_bounds", unique_indices=True)
     kind = SemiringKey.of(min_plus if algebra in (min_plus, max_plus) else min_max)
     values, last = apply(PathSearch(kind, graph.n), *ends, given, start.reshape(-1), goals)
-    if order.shape[0]:
+    if order.shape[0]:  # else no path has an edge
         last = jnp.where(last < 0, -1, order[jnp.maximum(last, 0)])
     if to_goals:
         places = jnp.where(goals < 0, graph.n, goals)

@@ -209,13 +209,13 @@ ROWS = [
     ),
     (
         "integers among floats",
-        lambda: Chain([0, 0], PAIR, FRAMES[:, :2]).best(),
+        lambda: Chain(np.int32([0, 0]), PAIR, FRAMES[:, :2]).best(),
         "DTypeError: Chain.best: given operands of dtype int32 and float32; needed one dtype "
         "for all. Convert with .astype; there is no promotion, also not of Python numbers.",
     ),
     (
         "lengths that are floats",
-        lambda: Chain(PAIR[0], PAIR, FRAMES[:, :2], 2.0).best(),
+        lambda: Chain(PAIR[0], PAIR, FRAMES[:, :2], np.float32(2)).best(),
         "DTypeError: Chain.best, lengths: given float32; needed integers.",
     ),
     (
@@ -366,7 +366,7 @@ ROWS = [
     ),
     (
         "segments that are floats",
-        lambda: segment_max(MINUTES, [0.0, 1.0, 1.0], 2),
+        lambda: segment_max(MINUTES, np.float32([0, 1, 1]), 2),
         "DTypeError: segment_max, segment_ids: given float32; needed integers.",
     ),
     (
@@ -420,7 +420,7 @@ ROWS = [
     ),
     (
         "labels that are floats",
-        lambda: ctc_loss(FRAMES, [1.0, 2.0]),
+        lambda: ctc_loss(FRAMES, np.float32([1, 2])),
         "DTypeError: ctc_loss: given logits of float32, labels and lengths of float32; "
         "needed floating logits, integer labels and lengths.",
     ),
@@ -495,13 +495,6 @@ ROWS = [
         lambda: tropical_einsum("ij,jk->ik", A, B, min_plus),
         "InvalidConfig: tropical_einsum 'ij,jk->ik', operand 2: given min_plus; needed an "
         "array. Write semiring=min_plus.",
-    ),
-    (
-        "a semiring that is misspelt",
-        lambda: tropical_einsum("ij,jk->ik", A, B, semiring="maxplus"),
-        "InvalidConfig: tropical_einsum 'ij,jk->ik', semiring: given 'maxplus'; needed a "
-        "registered semiring: log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and. "
-        "Pass the value or its name; decorate your own class with @register_semiring.",
     ),
     (
         "two dtypes",
