@@ -5,6 +5,7 @@ Re-exports only; what is not here is public in the module that `ROOMS` names.
 from typing import TYPE_CHECKING
 
 from tenferro_jax import __version__ as __version__
+from tenferro_jax.errors import no_attribute
 
 from .algebra.scalar import MaxMul, MaxPlus, MinPlus
 from .algebra.semiring import SelectiveSemiring, Semiring, register_semiring
@@ -48,18 +49,11 @@ __all__ = [
     "viterbi",
 ]
 
-ROOMS = {
-    "algebra.laws": ("broken_laws",),
-    "uses.ctc": ("ctc_chain", "ctc_loss"),
-    "uses.paths": ("EdgeGraph", "ShortestPaths", "shortest_paths", "sparse_matvec"),
-    "uses.segments": ("segment_max", "segment_min"),
-}
-"""Names that have a module of their own, and where they are."""
+ROOMS = ("algebra.laws", "uses.ctc", "uses.paths", "uses.segments")
+"""The modules of this package whose public names are not here."""
 
 if not TYPE_CHECKING:  # a checker of types would take every name
 
     def __getattr__(name: str) -> object:
         """Says where a name is that has a module of its own."""
-        places = (f"; use {__name__}.{at}.{name}" for at, names in ROOMS.items() if name in names)
-        text = f"module {__name__!r} has no attribute {name!r}{next(places, '')}"
-        raise AttributeError(text, name=name)
+        raise no_attribute(__name__, name, [f"{__name__}.{room}" for room in ROOMS])

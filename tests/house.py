@@ -86,7 +86,7 @@ def figures() -> dict[str, int]:
 
 BUDGETS = {
     "nodes of code in tenferro_jax": 84_000,
-    "nodes of code in ext_tropical": 56_000,
+    "nodes of code in ext_tropical": 58_000,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
     "names at the door of tenferro_jax.extension": 12,

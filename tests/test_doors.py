@@ -43,6 +43,11 @@ def test_other_names_are_missing_as_in_any_module(door):
         ("tenferro_jax.extension", "tenferro_jax.extension.sharding.Shard"),
         ("tenferro_jax.extension", "tenferro_jax.extension.carrier.Extension"),
         ("tenferro_jax.extension", "tenferro_jax.extension.primitive.save_families"),
+        ("ext_tropical", "ext_tropical.algebra.laws.broken_laws"),
+        ("ext_tropical", "ext_tropical.uses.ctc.ctc_loss"),
+        ("ext_tropical", "ext_tropical.uses.paths.EdgeGraph"),
+        ("ext_tropical", "ext_tropical.uses.paths.shortest_paths"),
+        ("ext_tropical", "ext_tropical.uses.segments.segment_max"),
     ],
 )
 def test_a_name_that_moved_has_its_place_in_the_error(door, place):

@@ -38,7 +38,7 @@ def in_jit(ask, *args):
     return lambda: jax.jit(ask)(*args)
 
 
-ROWS = [
+MISTAKES = [
     (
         "a list in place of tables",
         lambda: Network.from_factors([PAIR]),
@@ -60,14 +60,14 @@ ROWS = [
     (
         "a word in place of several names",
         lambda: Network.from_factors({"ab": PAIR}),
-        "ShapeError: Network, table 0 of ab: given shape (2, 2); needed an axis for each "
-        "variable, 1 in all. For 2 variables write ('a', 'b').",
+        "ShapeError: Network, table 0 of ab: given shape (2, 2); needed an axis for each of "
+        "its variables. For 2 variables write ('a', 'b').",
     ),
     (
         "a table of fewer axes",
         lambda: Network.from_factors({("rain", "wet"): PAIR[0]}),
         "ShapeError: Network, table 0 of rain, wet: given shape (2,); needed an axis for "
-        "each variable, 2 in all.",
+        "each of its variables.",
     ),
     (
         "two sizes of a variable",
@@ -551,7 +551,9 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "text"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(
+    ("call", "text"), [row[1:] for row in MISTAKES], ids=[row[0] for row in MISTAKES]
+)
 def test_a_first_mistake_is_told_in_the_words_of_its_author(call, text):
     with pytest.raises(TenferroError) as error:
         call()
