@@ -22,7 +22,8 @@ class _Scalar:
     _one: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        name, number = type(self).__name__, as_real(self.value)
+        name, given = type(self).__name__, self.value
+        number = as_real(int(given) if isinstance(given, bool) else given)
         if number is None:
             raise DTypeError(
                 where=name,

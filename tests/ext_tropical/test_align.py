@@ -287,8 +287,9 @@ def test_an_integer_infinity_forbids_a_pair():
 def test_nan_is_never_hidden():
     scores = np.zeros((3, 4))
     scores[1, 1] = np.nan
+    one = jnp.array(1.0)  # of a number align would warn
     for name in ("max_plus", "min_plus", "min_max", log_sum_exp()):
-        for given in ({"gap": 1.0}, {"gap": 1.0, "gap_open": 1.0}, {}):
+        for given in ({"gap": one}, {"gap": one, "gap_open": one}, {}):
             assert jnp.isnan(align(scores, semiring=name, **given).score)
     assert jnp.isnan(align(scores, gap=-1.0, mode="local").score)
     assert jnp.isnan(align(scores.T, gap=-1.0, band=1).score)
@@ -318,7 +319,7 @@ test_refusals = refusals(
     (ShapeError, "lengths: given shape", functools.partial(align, TABLE, lengths=(1, 2, 3))),
     (DTypeError, "complex128", functools.partial(align, TABLE + 0j)),
     (DTypeError, "dtype int32 under log", lambda: align(np.int32(TABLE), semiring=log_sum_exp())),
-    (DTypeError, "float64 and float32", functools.partial(align, TABLE, gap=np.float32(1))),
+    (DTypeError, "float64 and float32", functools.partial(align, TABLE, gap=jnp.float32(1))),
     (DTypeError, "a number of int32", functools.partial(align, np.int32(TABLE), gap=0.5)),
     (DTypeError, "a number of int32", functools.partial(align, np.int32(TABLE), gap=-(2**40))),
     (

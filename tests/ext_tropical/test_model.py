@@ -369,7 +369,7 @@ def symbolic(ask):
         (lambda: Network("ab", PAIR.tables[0]), InvalidConfig, "no output"),
         (lambda: Network("a,b->", np.zeros(2)), InvalidConfig, "given 1 table; needed 2"),
         (lambda: Network("aa->", np.zeros((2, 2))), InvalidConfig, "a variable twice"),
-        (lambda: Network("ab->", np.zeros(2)), ShapeError, "an axis for each variable, 2 in all"),
+        (lambda: Network("ab->", np.zeros(2)), ShapeError, "an axis for each of its variables"),
         (lambda: Network("a,a->", np.zeros(2), np.zeros(3)), ShapeError, "needed 2, as before"),
         (lambda: Network("a,a->", np.zeros(2), np.zeros(1)), ShapeError, "needed 2, as before"),
         (lambda: Network("a->", np.zeros(0)), ShapeError, "at least one value"),
