@@ -85,7 +85,7 @@ def figures() -> dict[str, int]:
 
 
 BUDGETS = {
-    "nodes of code in tenferro_jax": 84_000,
+    "nodes of code in tenferro_jax": 85_000,
     "nodes of code in ext_tropical": 58_000,
     "file names that occur twice": 0,
     "names at the door of tenferro_jax": 24,
