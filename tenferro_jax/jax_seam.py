@@ -970,11 +970,18 @@ def reverse_alone(eqn: Eqn) -> bool:
     )
 
 
+def closed_over(eqn: Eqn) -> int:
+    """How many of the inputs of a call with a custom derivative are values that its function closes
+    over. They are the first.
+    """
+    return int(eqn.params.get("num_consts", 0))
+
+
 def forward_rule(eqn: Eqn, places: Sequence[int]) -> Jaxpr | None:
     """The jaxpr of `fwd` of a call of a jax.custom_vjp if its arguments at these places move; None
     where JAX does not keep it.
     """
-    fwd, consts = eqn.params.get("fwd_jaxpr_thunk"), eqn.params.get("num_consts", 0)
+    fwd, consts = eqn.params.get("fwd_jaxpr_thunk"), closed_over(eqn)
     if fwd is None or any(i < consts for i in places):
         return None
     found: Jaxpr = fwd.call_wrapped(*(i in places for i in range(consts, len(eqn.invars))))[0]

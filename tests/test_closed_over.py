@@ -330,6 +330,18 @@ def test_a_transpose_and_a_check_see_what_is_closed_over(held):
         assert tj.check(DOORS[door](place, given), X).ok
 
 
+@pytest.mark.few(8)
+@pytest.mark.parametrize("name", places("numpy"))
+@pytest.mark.parametrize("held", [name for name in HELD if name != "traced"])
+def test_a_graph_keeps_a_rule_that_closes_over_arrays(held, name):
+    place, given = places(held)[name], HELD[held].make()
+    f = of_custom_vjp(lambda f: f)(place, given)
+    for run in (f, jax.jit(f), jax.checkpoint(f)):
+        graph = tj.trace(lambda x, run=run: jnp.sin(run(x)).sum(), X)
+        wanted = jax.grad(lambda x: jnp.sin(judge(place, given)(x)).sum())(jnp.asarray(X))
+        np.testing.assert_allclose(tj.grad(graph).to_jax()(X), wanted, rtol=1e-12)
+
+
 @pytest.mark.parametrize("held", ["numpy", "jax", "committed", "number"])
 def test_a_function_on_the_host_may_close_over_arrays(held):
     given = HELD[held].make()

@@ -7,10 +7,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import jax_seam
@@ -182,7 +183,8 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
                     "the first to the third order",
                     "Trace the derivative of the function.",
                 )
-            rules = extract(reader, jax_seam.as_function(eqn), inputs)
+            fixed = _fixed(reader, eqn, inputs)
+            rules = extract(reader, jax_seam.as_function(eqn), inputs, fixed)
         except Exception as error:  # any exception of an author's rule when it is traced separately
             return first_line(error)
         return cls(name, reader.sub_graph(inner, derivative_free=True), *rules)
@@ -247,9 +249,13 @@ def pushed(
     return outs, [found[i] for i in moving(outs)]
 
 
-def pulled(fn: Callable[..., Sequence[jax.Array]], xs: Sequence[jax.Array]) -> tuple[Any, Any]:
-    """(outputs, the function of their cotangents), for the inputs that have tangents."""
-    places = moving(xs)
+def pulled(
+    fn: Callable[..., Sequence[jax.Array]], xs: Sequence[jax.Array], fixed: Collection[int] = ()
+) -> tuple[Any, Any]:
+    """(outputs, the function of their cotangents), for the inputs that have tangents and are not
+    fixed.
+    """
+    places = [i for i in moving(xs) if i not in fixed]
     return jax.vjp(_of_parts(fn, xs, places), *(xs[i] for i in places))
 
 
@@ -259,10 +265,19 @@ def _of_parts(
     return lambda *parts: fn(*replaced(xs, places, parts))
 
 
+def _fixed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> set[int]:
+    """The inputs that are constants over which a function closes: JAX has no cotangent of them."""
+    closed_over = range(jax_seam.closed_over(eqn))
+    return {
+        i for i in closed_over if isinstance(reader.builder.maker(inputs[i])[0], source.Constant)
+    }
+
+
 def _jvp_rule(
     reader: Reader,
     fn: Callable[..., Sequence[jax.Array]],
     inputs: Sequence[Value],
+    fixed: Collection[int],
 ) -> tuple[Graph]:
     """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp
     function.
@@ -280,6 +295,7 @@ def _vjp_rule(
     reader: Reader,
     fn: Callable[..., Sequence[jax.Array]],
     inputs: Sequence[Value],
+    fixed: Collection[int],
 ) -> tuple[Graph, Graph]:
     """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents ->
     cotangents).
@@ -287,7 +303,7 @@ def _vjp_rule(
     found: dict[str, Any] = {}
 
     def forward(*xs: jax.Array) -> list[jax.Array]:
-        outs, pullback = pulled(fn, xs)
+        outs, pullback = pulled(fn, xs, fixed)
         residuals, found["tree"] = jax.tree.flatten(pullback)
         found["outs"] = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
         return [*outs, *residuals]
@@ -298,10 +314,16 @@ def _vjp_rule(
 
     def backward(*both: jax.Array) -> list[jax.Array]:
         given = with_zeros(both[len(residuals) :], found["outs"])
-        return list(jax.tree.unflatten(found["tree"], both[: len(residuals)])(given))
+        made = iter(jax.tree.unflatten(found["tree"], both[: len(residuals)])(given))
+        wanted = moving(inputs)
+        return [_zeros(inputs[i]) if i in fixed else next(made) for i in wanted]
 
     taken = filter(is_inexact, metas)
     return forward_graph, reader.rule_graph(backward, [*residuals, *taken])
+
+
+def _zeros(like: Shaped) -> jax.Array:
+    return jnp.zeros(like.shape, like.dtype)
 
 
 # --- control flow ---------------------------------------------------------------------------------
