@@ -401,7 +401,7 @@ def _advice(chain: Chain, *arrays: jax.Array) -> str:
     """What to do where the shapes of initial, transition and emission do not fit."""
     initial, transition, emission = ((0, 0, *x.shape) for x in arrays)
     states, rows = initial[-1], transition[-2]
-    if emission[-2] == states != emission[-1] and chain.columns is None:
+    if emission[-2] == states == transition[-1] != emission[-1] and chain.columns is None:
         return "Transpose the emission: it has a row for each time."
     if not chain.banded and rows < states == transition[-1]:
         return "Pass banded=True if the transition has a row for each step of a band."
