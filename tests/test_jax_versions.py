@@ -102,8 +102,16 @@ def test_a_class_that_nobody_registered():
     assert jax_seam.refused_for(error) == ("class", 0)
 
 
+def test_an_operation_without_a_form_for_symbolic_sizes():
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), np.dtype("float32"))
+    for function in (lambda x: jnp.searchsorted(x, x), lambda x: jnp.linspace(0, 1, x.shape[0])):
+        error = ends_in(lambda f=function: jax.eval_shape(f, spec), Exception).value
+        assert jax_seam.lacks_symbolic(error)
+
+
 def test_other_errors_say_nothing_of_this():
     error = ends_in(lambda: jnp.dot(VECTOR, np.ones(3, "f")), TypeError).value
+    assert not jax_seam.lacks_symbolic(error)
     assert not jax_seam.lacks_derivative(error)
     assert not jax_seam.says_unsupported(error)
     assert jax_seam.refused_for(error) == ("", 0)

@@ -660,7 +660,11 @@ test_refusals = refusals(
         lambda: symbolic(lambda *a: Chain(*a).sample(jax.random.key(0))),
     ),
     *(
-        (ShapeError, "viterbi: given log_initial", functools.partial(viterbi, *OK[:i], x, *OK[i + 1 :]))
+        (
+            ShapeError,
+            "viterbi: given log_initial",
+            functools.partial(viterbi, *OK[:i], x, *OK[i + 1 :]),
+        )
         for i, x in enumerate(map(np.zeros, [(3,), (2, 3), (3, 3)]))
     ),
     (ShapeError, "", lambda: viterbi(np.zeros(0), np.zeros((0, 0)), np.zeros((3, 0)))),

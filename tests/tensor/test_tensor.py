@@ -421,7 +421,11 @@ WRONG = {
     ),
     "indices": (lambda: leaf("float32", (2,))[0, 0], IndexError, "Too many indices"),
     "slice": (lambda: leaf("float32", (2,))["a":], TypeError, "str"),
-    "extension": (lambda: TracedTensor.apply(jnp.add, leaf("float32")), InvalidConfig, "extension"),
+    "extension": (
+        lambda: TracedTensor.apply(jnp.add, leaf("float32")),
+        InvalidConfig,
+        "ExtensionOp",
+    ),
     "text": (lambda: TracedTensor.from_array("a"), DTypeError, "an array"),
     "traced": (
         lambda: jax.jit(lambda x: TracedTensor.from_array(x).meta)(V),
