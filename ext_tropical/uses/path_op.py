@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from tenferro_jax.extension import (
 
 from ..algebra.semiring import OfSemiring, SelectiveSemiring, SemiringKey, lowest
 from ..algebra.shipped import min_max, min_plus
-from ..step.einsum_op import one_dtype
+from ..step.einsum_op import one_dtype, work_dtype
 from ..step.native.library import (
     TYPES,
     in_program,
@@ -213,6 +213,130 @@ def _joined(semiring: SelectiveSemiring, values: jax.Array, weights: jax.Array) 
     return jnp.where((values == none) | (weights == none), none, total)
 
 
+def _into(heads: jax.Array, count: int, x: jax.Array, none: jax.typing.ArrayLike) -> jax.Array:
+    """The least entry of the edges into each node."""
+    return jnp.full(count, none, x.dtype).at[heads].min(x, mode="drop")
+
+
+class Edges(NamedTuple):
+    """Edges of a graph: those that lead nowhere have a head beyond the nodes, and no edge has the
+    weight NaN.
+    """
+
+    senders: jax.Array
+    heads: jax.Array
+    weights: jax.Array
+
+    def tree(
+        self, is_tight: jax.Array, start: jax.Array, count: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """For each node the number of edges of its shortest way along tight edges, and the last one
+        of these; -1 where there is no way.
+        """
+        senders, heads, _ = self
+        number, most = jnp.arange(heads.shape[0], dtype=INT32), np.int32(2**31 - 1)
+        is_tight = is_tight & (heads < count)
+        into = functools.partial(_into, heads, count, none=most)
+
+        def ring(state: State) -> State:
+            """The nodes that are one edge farther."""
+            last, hops, turn, _ = state
+            is_next = is_tight & (hops[senders] == turn) & (hops[heads] < 0)
+            is_next &= senders == into(jnp.where(is_next, senders, most))[heads]
+            first = into(jnp.where(is_next, number, most))
+            found = first < most
+            last, hops = jnp.where(found, first, last), jnp.where(found, turn + 1, hops)
+            return last, hops, turn + 1, jnp.any(found)
+
+        unknown = jnp.full(count, -1, INT32)
+        state = unknown, unknown.at[start].set(0, mode="drop"), jnp.int32(0), jnp.asarray(True)
+        last, hops, *_ = lax.while_loop(lambda s: s[3], ring, state)
+        return hops, last
+
+    def settled(
+        self, start: jax.Array, values: jax.Array, hops: jax.Array, last: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Values and last edges, all values sums along paths. Where rounding alone made a cycle
+        better, the value of its nodes and of what they lead to is that of no path yet: these are
+        searched again.
+        """
+        count = values.shape[0]
+        is_start = jnp.arange(count, dtype=INT32) == start
+        odd = jnp.where(is_start, values != 0, (values != jnp.inf) & (hops < 0))
+        some = jnp.any(odd)
+
+        def flood(state: State) -> State:
+            marked, _ = state
+            leads = marked[self.senders] & (self.weights != jnp.inf)
+            new = marked | ~_into(self.heads, count, ~leads, True)
+            return new, jnp.any(new != marked)
+
+        searched, _ = lax.while_loop(lambda s: s[1], flood, (odd, some))
+        sums, is_tight = self.wide_sums(start, count, some)
+        _, own = self.tree(is_tight & some, start, count)
+        last = jnp.where(searched, own, last)
+        begin = jnp.where(searched & (sums < jnp.inf), -jnp.inf, values).astype(values.dtype)
+        begin = jnp.where(searched & is_start & (sums > -jnp.inf), 0, begin)
+        edge, follows = jnp.maximum(last, 0), searched & (last >= 0)
+
+        def follow(state: State) -> State:
+            held, _ = state
+            after = _joined(min_plus, held[self.senders[edge]], self.weights[edge])
+            new = jnp.where(follows, after, held)
+            return new, jnp.any(new != held)
+
+        return lax.while_loop(lambda s: s[1], follow, (begin, some))[0], last
+
+    def wide_sums(
+        self, start: jax.Array, count: int, is_wanted: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The least sums from a node, -inf where there is none, and which edges are on best paths.
+        Sums have twice the digits, and an allowance for each weight, for the rounding of whoever
+        computed it: cycles of weight 0 up to rounding are positive then.
+        """
+        into = functools.partial(_into, self.heads, count, none=jnp.inf)
+        eps = float(jnp.finfo(self.weights.dtype).eps)
+        weights = self.weights.astype(work_dtype(self.weights.dtype))
+        is_edge = jnp.isfinite(weights) & (self.heads < count)
+        size = jnp.where(is_edge, jnp.abs(weights), 0)
+        floor = jnp.minimum(jnp.max(size), 1)  # 1 is the size of errors of logarithms
+        allowance = 2 * eps * jnp.maximum(size, floor)
+
+        def arriving(sums: Sums) -> Sums:
+            """Those of the edges."""
+            value, rest = (x[self.senders] for x in sums)
+            total = value + weights
+            part = total - value
+            lost = (value - (total - part)) + (weights - part)
+            small = (rest + lost) + allowance
+            whole = total + small
+            is_none, is_sum = (value == jnp.inf) | (weights == jnp.inf), jnp.isfinite(whole)
+            rest = jnp.where(is_sum & ~is_none, small - (whole - total), 0)
+            return jnp.where(is_none, jnp.inf, jnp.where(is_sum, whole, total)), rest
+
+        def sweep(state: State) -> State:
+            (value, rest), turn, _ = state
+            whole, small = arriving((value, rest))
+            top = into(whole)
+            least = into(jnp.where(whole == top[self.heads], small, jnp.inf))
+            is_less = (top < value) | ((top == value) & (least < rest))
+            is_endless = is_less & (turn >= count)  # as in the search
+            top, least = jnp.where(is_endless, -jnp.inf, top), jnp.where(is_endless, 0, least)
+            new = jnp.where(is_less, top, value), jnp.where(is_less, least, rest)
+            return new, turn + 1, jnp.any(is_less)
+
+        begin = jnp.full(count, jnp.inf, weights.dtype).at[start].set(0, mode="drop")
+        state = (begin, jnp.zeros_like(begin)), jnp.int32(0), is_wanted
+        (value, rest), _, _ = lax.while_loop(lambda s: s[2], sweep, state)
+        whole, small = arriving((value, rest))
+        is_tight = (whole == value[self.heads]) & (small == rest[self.heads])
+        return value, is_tight & jnp.isfinite(whole) & jnp.isfinite(value[self.senders])
+
+
+Sums = tuple[jax.Array, jax.Array]
+"""Values, and what they lost by rounding."""
+
+
 def _searched(
     op: PathSearch,
     senders: jax.Array,
@@ -229,11 +353,7 @@ def _searched(
     start, heads, tails = (inside(x, count, count) for x in (source, receivers, senders))
     heads, senders = jnp.where(tails < count, heads, count), jnp.minimum(tails, count - 1)
     wrong, weights = given != given, jnp.where(given != given, zero, given)
-    number, most = jnp.arange(heads.shape[0], dtype=INT32), np.int32(2**31 - 1)
-
-    def into(x: jax.Array, none: jax.typing.ArrayLike) -> jax.Array:
-        """The least entry of the edges into each node."""
-        return jnp.full(count, none, x.dtype).at[heads].min(x, mode="drop")
+    into = functools.partial(_into, heads, count)
 
     def sweep(state: State) -> State:
         values, turn, _ = state
@@ -244,23 +364,12 @@ def _searched(
 
     begin = jnp.full(count, zero).at[start].set(one, mode="drop")
     values, _, _ = lax.while_loop(lambda s: s[2], sweep, (begin, jnp.int32(0), jnp.asarray(True)))
+    edges = Edges(senders, heads, weights)
     is_known = (values != zero) & ((values != least) | (semiring != min_plus))
     is_best = _joined(semiring, values[senders], weights) == values[heads]
-    is_tight = is_best & is_known[senders] & is_known[heads] & (heads < count)
-
-    def ring(state: State) -> State:
-        """The nodes that are one edge farther."""
-        last, hops, turn, _ = state
-        is_next = is_tight & (hops[senders] == turn) & (hops[heads] < 0)
-        is_next &= senders == into(jnp.where(is_next, senders, most), none=most)[heads]
-        first = into(jnp.where(is_next, number, most), none=most)
-        found = first < most
-        last, hops = jnp.where(found, first, last), jnp.where(found, turn + 1, hops)
-        return last, hops, turn + 1, jnp.any(found)
-
-    unknown = jnp.full(count, -1, INT32)
-    state = unknown, unknown.at[start].set(0, mode="drop"), jnp.int32(0), jnp.asarray(True)
-    last, *_ = lax.while_loop(lambda s: s[3], ring, state)
+    hops, last = edges.tree(is_best & is_known[senders] & is_known[heads], start, count)
+    if semiring == min_plus and jnp.issubdtype(dtype, jnp.floating):
+        values, last = edges.settled(start, values, hops, last)
 
     if targets.shape[0] != 0:
         places = inside(targets, count, count)

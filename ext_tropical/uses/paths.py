@@ -120,7 +120,8 @@ class EdgeGraph:
                 needed="a BCOO, a BCSR, or a sparse array of SciPy",
                 fix="For a dense array use jax.experimental.sparse.BCOO.fromdense, or closure.",
             )
-        matrix = matrix.tocoo() if is_of_scipy else matrix
+        if is_of_scipy:
+            matrix = _stored(matrix)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.data.ndim != 1:
             raise ShapeError(
                 where=where,
@@ -142,6 +143,24 @@ class EdgeGraph:
 
 
 OUTSIDE = "Make the graph outside of it, and pass it in as an argument: it is a pytree."
+
+
+def _stored(matrix: Any) -> Any:
+    """A sparse array of SciPy as COO, also the zeros that it stores, which SciPy leaves out of
+    diagonals.
+    """
+    if matrix.format != "dia":
+        return matrix.tocoo()
+    height, width = matrix.shape
+    columns = np.arange(min(matrix.data.shape[1], width))
+    rows = columns - matrix.offsets[:, None]
+    diagonal, column = np.nonzero((rows >= 0) & (rows < height))
+    row = rows[diagonal, column]
+    order = np.lexsort((column, row))
+    entries = matrix.data[diagonal, column][order]
+    made = matrix.tocoo()
+    return type(made)((entries, (row[order], column[order])), shape=matrix.shape)
+
 
 _PARTS = ("senders", "receivers", "by_sender")
 
@@ -326,8 +345,11 @@ def shortest_paths(
 
     Returns:
       ShortestPaths. Where a cycle makes paths better without end, the distance is -inf, under
-      max_plus inf (of an integer type the end of its range), and `converged` False. Sums beyond the
-      type become its end: no path, or at the other end one that gets better without end.
+      max_plus inf (of an integer type the end of its range), and `converged` False. Of floats a
+      cycle counts as better where its weight is below 0 by more than two roundings of each of its
+      weights w: 2 eps max(|w|, 1), or for graphs of smaller weights the greatest |w| in place of 1.
+      So every finite distance is the sum of a path. Sums beyond the type become its end: no path,
+      or at the other end one that gets better without end.
 
     Raises:
       ShapeError, DTypeError: weights, sources or targets do not fit.

@@ -253,6 +253,34 @@ def test_one_result_from_every_origin_and_order_of_edges():
     np.testing.assert_array_equal(np.where(last < 0, -1, order[last]), want.last_edges)
 
 
+@pytest.mark.parametrize("kind", ["bsr", "coo", "csc", "csr", "dia", "dok", "lil"])
+def test_stored_zeros_are_edges_in_every_format_of_scipy(kind):
+    places = {(0, 1): 0.0, (1, 2): 1.0, (2, 3): 2.0, (3, 4): 0.0}
+    if kind == "dia":  # whose column 0 holds no entry
+        made = scipy.sparse.dia_array(([[7, 0, 1, 2, 0]], [1]), shape=(5, 5))
+    else:
+        rows, columns = zip(*places, strict=True)
+        made = scipy.sparse.coo_array((list(places.values()), (rows, columns)), shape=(5, 5))
+        made = made.asformat(kind)
+    graph, weights = EdgeGraph.from_matrix(made)
+    edges = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
+    found = dict(zip(edges, weights.tolist(), strict=True))
+    assert {place: found[place] for place in places} == places
+    assert len(found) == len(places) or kind == "bsr"  # whose blocks store other zeros too
+
+
+def test_diagonals_above_and_below_and_beyond_the_matrix():
+    data = np.arange(1.0, 13).reshape(3, 4)
+    for made in (
+        scipy.sparse.dia_array((data, [2, 0, -1]), shape=(3, 3)),
+        scipy.sparse.dia_matrix((data[:, :2], [2, 0, -1]), shape=(4, 4)),
+    ):
+        graph, weights = EdgeGraph.from_matrix(made)
+        dense = np.zeros(made.shape)
+        dense[np.asarray(graph.senders), np.asarray(graph.receivers)] = weights
+        np.testing.assert_array_equal(dense, made.toarray())
+
+
 def test_closed_over_mapped_and_scanned():
     graph, weights = random_graph(1)
     many = jnp.stack([weights, 2 * weights, weights[::-1]])

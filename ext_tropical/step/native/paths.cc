@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 namespace tropical {
 
@@ -62,6 +64,21 @@ T joined(T value, T weight) {
     return static_cast<T>(std::clamp<int64_t>(int64_t{value} + int64_t{weight}, least, none));
   }
 }
+
+// A sum of weights in twice the digits, each with an allowance for the rounding of whoever computed it: cycles of weight 0 up to rounding are
+// positive then. Sums of these are ordered as the numbers are.
+template <class T>
+struct Sum {
+  T value, rest;
+  friend bool operator<(const Sum& a, const Sum& b) { return a.value < b.value || (a.value == b.value && a.rest < b.rest); }
+  friend bool operator==(const Sum& a, const Sum& b) { return a.value == b.value && a.rest == b.rest; }
+  Sum plus(T weight, T allowance) const {
+    if (weight == Number<T>::none() || value == Number<T>::none()) return {Number<T>::none(), T(0)};
+    const T sum = value + weight, part = sum - value, lost = (value - (sum - part)) + (weight - part);
+    const T small = (rest + lost) + allowance, whole = sum + small;
+    return std::isfinite(whole) ? Sum{whole, small - (whole - sum)} : Sum{sum, T(0)};
+  }
+};
 
 template <class T>
 T start(bool is_greatest) {
@@ -178,7 +195,7 @@ class Search {
     graph_ = &g, source_ = source, values_ = values, last_ = last;
     std::fill_n(values, g.nodes, kNoPath), std::fill_n(last, g.nodes, kNone);
     if (source < 0 || source >= g.nodes) return;
-    if (!kGreatest && g.has_negative) by_rounds();
+    if (!kGreatest && g.has_negative) by_rounds(), settle();
     else by_heap(g.has_nan ? nullptr : is_target, targets);  // beside NaN it is not known what is farther
     for (int32_t v = 0; g.order && v < g.nodes; ++v)
       if (last[v] != kNone) last[v] = g.order[last[v]];
@@ -193,6 +210,14 @@ class Search {
   };
 
   static bool is_endless(T value) { return !kGreatest && value == Number<T>::least(); }
+  static bool is_endless(const Sum<T>& sum) { return is_endless(sum.value); }
+  static bool is_none(T value) { return value == kNoPath; }
+  static bool is_none(const Sum<T>& sum) { return sum.value == kNoPath; }
+  T after(T value, int32_t slot) const { return joined<T, kGreatest>(value, graph_->weights[slot]); }
+  Sum<T> after(const Sum<T>& sum, int32_t slot) const {
+    const T weight = graph_->weights[slot];
+    return sum.plus(weight, 2 * std::numeric_limits<T>::epsilon() * std::max(std::abs(weight), floor_));
+  }
 
   // Dijkstra.
   void by_heap(const std::vector<char>* is_target, int64_t targets) {
@@ -228,7 +253,7 @@ class Search {
     }
     for (int32_t v = 0; v < g.nodes; ++v)
       if (nodes[v].key <= limit) values_[v] = Number<T>::value(nodes[v].key), last_[v] = nodes[v].last;
-    if (is_flat) grow();
+    if (is_flat) grow(values_);
   }
 
   // Negative weights. Rounds of Dijkstra along the other edges, then one step along negative ones from the nodes that were reached: a few negative
@@ -251,7 +276,7 @@ class Search {
     };
     stack_.assign(1, source_);
     for (size_t left = 3 * static_cast<size_t>(g.nodes); !stack_.empty();) {
-      if (left == 0) return by_queue();
+      if (left == 0) return by_queue(values_);
       queue_.clear();
       Key key;
       for (int32_t u; heap_.pop(key, u, is_live);)
@@ -260,15 +285,16 @@ class Search {
       heap_.clear(), stack_.clear();
       for (int32_t u : queue_) step(u, true);
     }
-    grow();
+    grow(values_);
   }
 
   // Bellman, Ford and Moore: nodes whose value became better wait in a queue. Every so many turns a cycle is looked for among the nodes
   // before; nodes that one leads to are better without end.
-  void by_queue() {
+  template <class V>
+  void by_queue(V* values) {
     const Graph<T>& g = *graph_;
     const size_t n = static_cast<size_t>(g.nodes);
-    std::fill_n(values_, n, kNoPath);
+    std::fill_n(values, n, V{kNoPath});
     before_.assign(n, kNone), waits_.assign(n, 0), queue_.resize(n);
     size_t head = 0, waiting = 0, turns = 0;
     const auto put = [&](int32_t v) {
@@ -276,63 +302,73 @@ class Search {
       waits_[static_cast<size_t>(v)] = 1;
       queue_[(head + waiting++) % n] = v;
     };
-    values_[source_] = 0;
+    values[source_] = V{};
     put(source_);
     while (waiting) {
       const int32_t u = queue_[head];
       head = (head + 1) % n, --waiting;
       waits_[static_cast<size_t>(u)] = 0;
-      if (is_endless(values_[u])) continue;
+      if (is_endless(values[u])) continue;
       for (int32_t slot = g.row(u); slot < g.row(u + 1); ++slot) {
-        const T arriving = joined<T, kGreatest>(values_[u], g.weights[slot]);
+        const V arriving = after(values[u], slot);
         const int32_t v = g.heads[slot];
-        if (!(arriving < values_[v])) continue;
+        if (!(arriving < values[v])) continue;
         if (is_endless(arriving)) {
-          spread(v);
-          if (is_endless(values_[u])) break;
+          spread(values, v);
+          if (is_endless(values[u])) break;
           continue;
         }
-        values_[v] = arriving, before_[static_cast<size_t>(v)] = u;
+        values[v] = arriving, before_[static_cast<size_t>(v)] = u;
         put(v);
       }
-      if (++turns % n == 0) end_cycles();
+      if (++turns % n == 0) end_cycles(values);
     }
-    grow();
+    grow(values);
   }
 
-  void end_cycles() {
+  template <class V>
+  void end_cycles(V* values) {
     marks_.assign(static_cast<size_t>(graph_->nodes), 0);
     for (int32_t v = 0; v < graph_->nodes; ++v) {
       int32_t u = v;
       for (; u != kNone && !marks_[static_cast<size_t>(u)]; u = before_[static_cast<size_t>(u)]) marks_[static_cast<size_t>(u)] = v + 1;
-      if (u != kNone && marks_[static_cast<size_t>(u)] == v + 1 && !is_endless(values_[u])) spread(u);
+      if (u != kNone && marks_[static_cast<size_t>(u)] == v + 1 && !is_endless(values[u])) spread(values, u);
     }
   }
 
   // Values without end from here.
-  void spread(int32_t from) {
+  template <class V>
+  void spread(V* values, int32_t from) {
+    values[from] = V{Number<T>::least()};
     stack_.assign(1, from);
-    values_[from] = Number<T>::least();
+    flood([&](int32_t u) { before_[static_cast<size_t>(u)] = kNone; },
+          [&](int32_t v) {
+            const bool is_new = !is_endless(values[v]);
+            values[v] = V{Number<T>::least()};
+            return is_new;
+          });
+  }
+
+  // Visits the nodes on the stack, and whatever an edge leads to for which is_new(node).
+  template <class Visit, class New>
+  void flood(const Visit& visit, const New& is_new) {
     while (!stack_.empty()) {
       const int32_t u = stack_.back();
       stack_.pop_back();
-      before_[static_cast<size_t>(u)] = kNone;
-      for (int32_t slot = graph_->row(u); slot < graph_->row(u + 1); ++slot) {
-        const int32_t v = graph_->heads[slot];
-        if (is_endless(values_[v]) || graph_->weights[slot] == kNoPath) continue;
-        values_[v] = Number<T>::least();
-        stack_.push_back(v);
-      }
+      visit(u);
+      for (int32_t slot = graph_->row(u); slot < graph_->row(u + 1); ++slot)
+        if (graph_->weights[slot] != kNoPath && is_new(graph_->heads[slot])) stack_.push_back(graph_->heads[slot]);
     }
   }
 
   // The tree of fewest edges, given the values: breadth first over edges on best paths.
-  void grow() {
+  template <class V>
+  void grow(const V* values) {
     const Graph<T>& g = *graph_;
     hops_.assign(static_cast<size_t>(g.nodes), kNone);
     queue_.clear();
     std::fill_n(last_, g.nodes, kNone);
-    if (is_endless(values_[source_])) return;
+    if (is_endless(values[source_])) return;
     hops_[static_cast<size_t>(source_)] = 0;
     queue_.push_back(source_);
     for (size_t i = 0; i < queue_.size(); ++i) {
@@ -340,10 +376,41 @@ class Search {
       for (int32_t slot = g.row(u); slot < g.row(u + 1); ++slot) {
         const int32_t v = g.heads[slot];
         int32_t& known = hops_[static_cast<size_t>(v)];
-        if (values_[v] == kNoPath || is_endless(values_[v]) || joined<T, kGreatest>(values_[u], g.weights[slot]) != values_[v]) continue;
+        if (is_none(values[v]) || is_endless(values[v]) || !(after(values[u], slot) == values[v])) continue;
         if (known == kNone) known = hops, last_[v] = slot, queue_.push_back(v);
         else if (known == hops && slot < last_[v]) last_[v] = slot;
       }
+    }
+  }
+
+  // Where rounding alone made a cycle better, its nodes and what they lead to have no value yet that is the sum of a path. They are searched
+  // again by sums of twice the digits, in which cycles of weight 0 up to rounding are positive.
+  void settle() {
+    if constexpr (Number<T>::kFloat && !kGreatest) {
+      const Graph<T>& g = *graph_;
+      const size_t n = static_cast<size_t>(g.nodes);
+      marks_.assign(n, 0);
+      for (int32_t v = 0; v < g.nodes; ++v)
+        if (is_none(values_[v]) ? false : v == source_ ? values_[v] != 0 : hops_[static_cast<size_t>(v)] == kNone) marks_[static_cast<size_t>(v)] = 1, stack_.push_back(v);
+      if (stack_.empty()) return;
+      flood([](int32_t) {}, [&](int32_t v) { return !std::exchange(marks_[static_cast<size_t>(v)], 1); });
+      const std::vector<int32_t> searched(marks_), kept(last_, last_ + n);
+      floor_ = 0;
+      for (int32_t slot = 0; slot < g.row(g.nodes); ++slot)
+        if (std::isfinite(g.weights[slot])) floor_ = std::max(floor_, std::abs(g.weights[slot]));
+      floor_ = std::min(floor_, T(1));
+      sums_.resize(n);
+      by_queue(sums_.data());
+      for (size_t v = 0; v < n; ++v)
+        if (searched[v] && !is_none(sums_[v])) values_[v] = Number<T>::least();
+      values_[source_] = is_endless(sums_[static_cast<size_t>(source_)]) ? Number<T>::least() : T(0);
+      for (const int32_t u : queue_)  // from the source on
+        for (int32_t slot = g.row(u); slot < g.row(u + 1); ++slot) {
+          const int32_t v = g.heads[slot];
+          if (searched[static_cast<size_t>(v)] && last_[v] == slot) values_[v] = after(values_[u], slot);
+        }
+      for (size_t v = 0; v < n; ++v)
+        if (!searched[v]) last_[v] = kept[v];
     }
   }
 
@@ -377,6 +444,8 @@ class Search {
   RadixHeap<T> heap_;
   std::vector<int32_t> before_, queue_, marks_, hops_, stack_;
   std::vector<char> waits_;
+  std::vector<Sum<T>> sums_;
+  T floor_ = 0;  // the least weight by which allowances are measured
 };
 
 template <class T, bool kGreatest>
