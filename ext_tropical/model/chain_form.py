@@ -18,9 +18,11 @@ from tenferro_jax.shapes import canonical_dtype
 
 from ..algebra.shipped import LogSumExp
 from ..network.steps import Assignment
+from ..step.native.library import is_on_host
 from ..uses.chain import Chain
 from .factors import Factors
-from .variables import Variable, by_variable, chain_order, chain_places, is_finite, is_on_host
+from .relative import from_largest
+from .variables import Variable, by_variable, chain_order, chain_places, is_finite
 
 WORTH_A_CHAIN = 16  # variables, from which a `Chain` is faster at later calls than a plan
 
@@ -41,9 +43,12 @@ class ChainForm(NamedTuple):
     has_first: bool
 
     def chain(self, temperature: float = 1.0) -> Chain:
-        """Of scores / temperature; its times are the variables from last to first."""
+        """Of scores / temperature; its times are the variables from last to first. Where they are
+        beyond floats its answers are not finite.
+        """
         t = self.own.dtype.type(LogSumExp(temperature).temperature)
-        own, moves = self.own[::-1] / t, self.moves[::-1].swapaxes(1, 2) / t
+        with np.errstate(over="ignore"):
+            own, moves = self.own[::-1] / t, self.moves[::-1].swapaxes(1, 2) / t
         return Chain(np.zeros_like(own[0]), moves, own)
 
     def best(self) -> Assignment | None:
@@ -82,9 +87,14 @@ class ChainForm(NamedTuple):
         return by_variable(self.order, jax.device_put(list(values)))
 
 
-def chain_form(net: Factors) -> ChainForm | None:
+def chain_form(net: Factors, *, of_differences: bool = False) -> ChainForm | None:
     """That of a network of a chain, if its tables are concrete, on the host, floats of 32 or 64
     bits and of one size, and nothing is said of their plan; else None.
+
+    Args:
+      net: the network.
+      of_differences: whether each table is taken from its largest score, for probabilities. Else
+        scores stay as they are, and so do ties of rounded sums.
     """
     dtype = canonical_dtype(net.tables[0].dtype)
     sizes = {size for x in net.tables for size in x.shape}
@@ -97,14 +107,14 @@ def chain_form(net: Factors) -> ChainForm | None:
         return None
     if len(order := chain_order(net.scopes)) < WORTH_A_CHAIN:
         return None
+    tables = from_largest(net.tables)[0] if of_differences else list(map(np.asarray, net.tables))
     alone, pairs = chain_places(net.scopes, order)
     own = np.zeros((len(order), *sizes), dtype)
     with np.errstate(invalid="ignore"):  # inf - inf
         for row, numbers in zip(own, alone, strict=True):
             for i in numbers:
-                row += np.asarray(net.tables[i])  # a JAX array would take the place of the row
+                row += tables[i]
     moves = np.empty((len(pairs), *sizes, *sizes), dtype)
     for x, i, name in zip(moves, pairs, order, strict=False):
-        table = np.asarray(net.tables[i])
-        x[...] = table if net.scopes[i][0] == name else table.T
+        x[...] = tables[i] if net.scopes[i][0] == name else tables[i].T
     return ChainForm(order, own, moves, bool(alone[0]))

@@ -12,22 +12,25 @@ import numpy as np
 from jax.typing import ArrayLike
 from opt_einsum import get_symbol
 
+from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig
 
 from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment
 from ..network.tropical_plan import require_key, require_shape, require_size
-from ..step.einsum_op import widened
+from ..step.einsum_op import widened, work_dtype
+from ..step.layout import are_numbers
+from ..step.weighted_sum import work_of
 from .answers import best_ways, counted, counted_by, samples, shares
 from .chain_form import chain_form
 from .factors import Factors, asked
+from .relative import from_best, from_largest
 from .variables import (
     Variable,
     as_floats,
     by_variable,
     distinct,
-    from_largest,
     groups,
     holders,
     is_finite,
@@ -83,7 +86,8 @@ class Network(Factors):
     @asked
     def sum_out(self, *names: Variable, temperature: float = 1.0) -> Network:
         """The network of the other variables whose scores are T log of the sum of exp(score / T)
-        over the values of these: marginalised. Its `best` is the marginal MAP assignment.
+        over the values of these: marginalised. Its `best` is the marginal MAP assignment. Numbers
+        that the scores share are tables by themselves.
 
         Cost: these variables are summed before all others, each connected group of them into one
         table over its neighbours; `print` of the result shows how large these are.
@@ -98,17 +102,21 @@ class Network(Factors):
           (Array(0, dtype=int32), Array(1, dtype=int32))
         """
         summed = frozenset(require_known(name, self.variables, "sum_out") for name in names)
-        scopes, tables = [], []
-        semiring = LogSumExp(temperature)
+        scopes: list[tuple[Variable, ...]] = []
+        tables: list[Any] = []
+        semiring, dtype = self._semiring(temperature), self.tables[0].dtype
         for group in groups(self.scopes, summed):
             parts = [self.scopes[i] for i in group]
             rest = [x for x in distinct(parts) if x not in summed]
             scopes.append(tuple(rest))
-            tables.append(
-                self.tables[group[0]]
-                if scopes[-1:] == parts
-                else self.like(parts, [self.tables[i] for i in group]).contracted(semiring, rest)
-            )
+            if scopes[-1:] == parts:
+                tables.append(self.tables[group[0]])
+                continue
+            own, shared = from_largest([self.tables[i] for i in group])
+            tables.append(self.like(parts, own).contracted(semiring, rest).astype(dtype))
+            # A table by itself, so that a large number costs the others no digits.
+            scopes.append(())
+            tables.append(shared.astype(dtype))
         return self._made(tuple(scopes), tables, self.memory_limit, self.optimize)
 
     @asked
@@ -129,12 +137,13 @@ class Network(Factors):
         """The best score with an assignment that has it, the first by the plan; or the k best.
 
         Args:
-          k: how many distinct assignments, by falling score.
+          k: how many distinct assignments, by falling score; all if there are fewer.
 
         Returns:
           An Assignment: value, labels {variable: int32}, feasible (False if all assignments are
-          impossible, when labels mean nothing). With k each has an axis of k; value -inf, labels -1
-          and feasible False where fewer assignments are possible.
+          impossible, when labels mean nothing). With k each has an axis of k, or of the number of
+          all assignments, if that is less; value -inf, labels -1 and feasible False where fewer
+          are possible.
 
         Raises:
           InvalidConfig: k below 1, or 2**31 labels and more.
@@ -161,14 +170,17 @@ class Network(Factors):
             found = self.answered(best_assignment)
             return found._replace(labels=self._named(found.labels))
         dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
-        if k * max(1, len(self.variables)) >= 2**31:
+        sizes = self.variables.values()
+        if are_numbers(self.tables):
+            k = min(k, math.prod(sizes))
+        if k * max(1, len(sizes)) >= 2**31:
             raise InvalidConfig(
                 where="Network.best, k", given=str(k), needed="fewer labels than int32 counts"
             )
         if self.variables:
             value, labels = best_ways(self.plan(), list(map(widened, self.tables)), k)
         else:  # one assignment, of nothing
-            value, labels = jnp.pad(self.value()[None], (0, k - 1), constant_values=-jnp.inf), {}
+            value, labels = self.value()[None], {}
         value = value.astype(dtype)
         return Assignment(value, self._named(labels), value > -jnp.inf)
 
@@ -271,10 +283,12 @@ class Network(Factors):
           >>> float(Network("ab->", [[0.0, 0.0], [0.0, 0.0]]).log_partition())  # log 4
           1.3862943649291992
         """
-        if form := chain_form(self):
-            return form.chain(temperature).log_partition()
-        semiring = LogSumExp(temperature)
-        return self.contracted(semiring) / semiring.temperature
+        semiring, form = self._semiring(temperature), chain_form(self)
+        if form and is_finite(found := form.chain(temperature).log_partition()):
+            return found
+        tables, shared = from_largest(self.tables)
+        found = self.like(self.scopes, tables).contracted(semiring)
+        return ((found + shared) / semiring.temperature).astype(self.tables[0].dtype)
 
     @asked
     def marginals(self, *, temperature: float = 1.0) -> dict[Variable, jax.Array]:
@@ -285,8 +299,9 @@ class Network(Factors):
             transform the result is NaN.
           DTypeError: tables of integers.
 
-        Precision: scores of each table are taken from its largest one; what remains is rounded, so
-        that differences of scores below their size times the rounding of the dtype are lost.
+        Precision: scores are taken from those of a best assignment, so large ones that all likely
+        assignments share cost no digits. Differences within a table below its size times the
+        rounding of the dtype are lost.
 
         Gradient: any order, forward and reverse.
 
@@ -294,12 +309,16 @@ class Network(Factors):
           >>> print(Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).marginals()["a"].round(4))
           [0.6667 0.3333]
         """
+        dtype = self._floating("marginals")
+        self._semiring(temperature)
+        if form := chain_form(self, of_differences=True):
+            posterior = form.chain(temperature).marginals()
+            if is_finite(posterior.log_partition):
+                return form.named(np.asarray(posterior.states)[::-1])
         # Those of the entries of the smallest table that has the variable: by the plan of all
         # questions, which a table of its own for each variable would change.
-        dtype, form = self._floating("marginals"), chain_form(self)
-        if form and is_finite((posterior := form.chain(temperature).marginals()).log_partition):
-            return form.named(np.asarray(posterior.states)[::-1])
-        net = self.like(self.scopes, tuple(map(from_largest, self.tables)))
+        net, score = from_best(self)
+        require_finite("marginals", score)
         held = holders(self.scopes, self.tables)
         active = sorted(set(held.values()))
         of = dict(zip(active, shares(net, active, temperature), strict=True))
@@ -307,17 +326,9 @@ class Network(Factors):
             summed_to(name, self.scopes[held[name]], of[held[name]]).astype(dtype)
             for name in self.variables
         ]
-        if any(isinstance(x, jax.core.Tracer) for x in (*values, *self.tables)):
-            total = jax.lax.stop_gradient(self.log_partition(temperature=temperature))
-            values = [jnp.where(jnp.isfinite(total), x, jnp.nan) for x in values]
-        found = by_variable(self.variables, jax.device_put(values))
-        # Of parts that share no variable one may be possible, another one not, and tables of no
-        # variable have no share: all are looked at.
-        scalars = [x for x, scope in zip(self.tables, self.scopes, strict=True) if not scope]
-        known = [x for x in (*values, *scalars) if not isinstance(x, jax.core.Tracer)]
-        if not all(np.isfinite(np.asarray(x)).all() for x in known):
-            require_finite("marginals", self.log_partition(temperature=temperature))
-        return found
+        if isinstance(score, jax.core.Tracer):
+            values = [jnp.where(jnp.isfinite(score), x, jnp.nan) for x in values]
+        return by_variable(self.variables, jax.device_put(values))
 
     @asked
     def entropy(self, *, temperature: float = 1.0) -> jax.Array:
@@ -335,25 +346,29 @@ class Network(Factors):
           >>> float(Network("ab->", [[0.0, 0.0], [0.0, 0.0]]).entropy())  # log 4
           1.3862943649291992
         """
-        self._floating("entropy")
-        form = chain_form(self)
+        dtype, semiring = self._floating("entropy"), self._semiring(temperature)
+        form = chain_form(self, of_differences=True)
         if form and (entropy := form.entropy(temperature)) is not None:
             return entropy
+        net, score = from_best(self)
+        require_finite("entropy", score)
         # The mean score is the derivative in the direction of the scores.
-        shifted = tuple(map(from_largest, self.tables))
-        scores = tuple(
+        scores = [
             np.where(x == -np.inf, x.dtype.type(0), x)
             if isinstance(x, np.ndarray)
             else jnp.where(x == -jnp.inf, 0, x)
-            for x in shifted
-        )
+            for x in net.tables
+        ]
 
         def log_z(tables: Sequence[ArrayLike]) -> jax.Array:
-            return self.like(self.scopes, tables).log_partition(temperature=temperature)
+            found = self.like(self.scopes, tables).contracted(semiring)
+            return found / semiring.temperature
 
-        value, mean = jax.jvp(log_z, (shifted,), (scores,))
-        require_finite("entropy", value)
-        return value - mean + jnp.where(value == -jnp.inf, jnp.nan, 0).astype(value.dtype)
+        value, mean = jax.jvp(log_z, (list(net.tables),), (scores,))
+        entropy = value - mean
+        rounding = jax.lax.stop_gradient(jnp.minimum(entropy, 0))
+        entropy = jnp.where(jnp.isfinite(score), entropy - rounding, jnp.nan)
+        return entropy.astype(dtype)
 
     @asked
     def sample(
@@ -386,6 +401,7 @@ class Network(Factors):
           0.7
         """
         self._floating("sample")
+        self._semiring(temperature)
         require_key("Network.sample", key)
         shape = require_shape("Network.sample, shape", shape)
         if math.prod(shape) * len(self.variables) >= 2**31:
@@ -400,15 +416,20 @@ class Network(Factors):
             return by_variable(
                 self.variables, [jnp.zeros(shape, jnp.int32) for _ in self.variables]
             )
-        if form := chain_form(self):
+        if form := chain_form(self, of_differences=True):
             drawn = form.chain(temperature).sample(key, shape)
             if is_finite(drawn) and drawn.min() >= 0:
                 return form.named(np.moveaxis(np.asarray(drawn), -1, 0)[::-1])
-        found = samples(self.plan(), self.tables, key, shape, temperature)
-        for labels in list(found.values())[:1]:
-            if not isinstance(labels, jax.core.Tracer) and labels.min() < 0:
-                require_finite("sample", self.log_partition(temperature=temperature))
-        return self._named(found)
+        net, score = from_best(self)
+        require_finite("sample", score)
+        return self._named(samples(self.plan(), net.tables, key, shape, temperature))
+
+    def _semiring(self, temperature: float) -> LogSumExp:
+        """That of a temperature; refuses one beyond the floats of the computation."""
+        semiring, dtype = LogSumExp(temperature), work_dtype(self.tables[0].dtype)
+        if jnp.issubdtype(dtype, jnp.floating):
+            work_of("temperature", semiring, [TensorMeta(dtype, ())])
+        return semiring
 
     def _named(self, labels: Mapping[str | int, jax.Array]) -> dict[Variable, jax.Array]:
         """What is known of each letter, for each variable."""

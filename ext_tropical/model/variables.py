@@ -18,6 +18,8 @@ from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, shortened
 from tenferro_jax.shapes import as_array, as_index, shown
 
+from ..step.native.library import is_on_host
+
 Variable: TypeAlias = str | int | enum.Enum
 """The name of a variable."""
 Scopes: TypeAlias = Sequence[tuple[Variable, ...]]
@@ -297,16 +299,6 @@ def taken(table: np.ndarray | jax.Array, index: Index, axis: int) -> Any:
     return on_automatic_axes(part, spec)(jnp.asarray(table), index)
 
 
-def from_largest(table: np.ndarray | jax.Array) -> Any:
-    """A table less its largest score, where that is finite: probabilities stay."""
-    if is_on_host(table):  # four programs a table otherwise
-        table = np.asarray(table)
-        top = table.max()
-        return table - top if np.isfinite(top) else table
-    top = jax.lax.stop_gradient(jnp.max(table))
-    return table - jnp.where(jnp.isfinite(top), top, 0).astype(table.dtype)
-
-
 def summed_to(name: Variable, scope: Sequence[Variable], table: jax.Array) -> Any:
     """The shares of a variable's values, which sum to 1, from those of a table's entries."""
     rest = tuple(i for i, other in enumerate(scope) if other != name)
@@ -323,15 +315,6 @@ def as_floats(table: np.ndarray) -> np.ndarray:
     if not np.issubdtype(table.dtype, np.integer):
         return table
     return np.where(table == np.iinfo(table.dtype).min, -np.inf, table.astype(np.float64))
-
-
-def is_on_host(table: np.ndarray | jax.Array) -> bool:
-    """Whether an array is concrete, in the memory of this process and put nowhere on purpose."""
-    return not isinstance(table, jax.Array) or (
-        not isinstance(table, jax.core.Tracer)
-        and not table.committed
-        and all(device.platform == "cpu" for device in table.devices())
-    )
 
 
 def is_finite(value: jax.Array) -> bool:

@@ -29,6 +29,8 @@ from ..network.tropical_plan import (
     require_size,
 )
 from ..step.einsum_op import one_dtype
+from ..step.native.library import is_on_host
+from .chain_constants import with_shared, without_shared
 from .chain_op import ChainSamples, ChainScore
 from .chain_paths import along
 from .chain_recurrence import each_column, each_state, relative
@@ -210,14 +212,14 @@ class Chain:
            [0.   0.75]]
         """
         where = "Chain.marginals"
-        op, arrays = _checked(self, where, _ALL)
+        op, arrays, shared = _checked(self, where, _ALL)
         run = functools.partial(apply, dataclasses.replace(op, detailed=True))
         score, _, moves, states = mapped(where, run, arrays, *op.ranks)
         moves = moves[..., : (*np.shape(self.transition)[-3:-2], 1)[0], :, :]  # none of one time
         if self.columns is not None and not op.has_columns:
             given = [states, jnp.asarray(self.columns), jnp.asarray(self.emission)]
             states = mapped(where, each_column, given, 2, 1, 2)
-        return ChainMarginals(states, moves, score)
+        return ChainMarginals(states, moves, with_shared(score, shared))
 
     def log_prob(self, states: ArrayLike) -> jax.Array:
         """The log probability of sequences: their score less `log_partition`. Its negative is the
@@ -244,7 +246,7 @@ class Chain:
           0.125
         """
         where = "Chain.log_prob"
-        op, arrays = _checked(self, where, _ALL)
+        op, arrays, _ = _checked(self, where, _ALL)
         given = jnp.asarray(as_array(states, f"{where}, states"))
         count = arrays[2].shape[-2]
         require_integers(f"{where}, states", given)
@@ -272,7 +274,7 @@ class Chain:
           >>> print(jnp.exp(chain.entropy()).round(3))
           8.0
         """
-        op, arrays = _checked(self, "Chain.entropy", _ALL)
+        op, arrays, _ = _checked(self, "Chain.entropy", _ALL)
         run = functools.partial(_entropy, dataclasses.replace(op, detailed=True))
         return mapped("Chain.entropy", run, arrays, *op.ranks)
 
@@ -305,7 +307,7 @@ class Chain:
         """
         where = "Chain.sample"
         require_key(where, key)
-        op, arrays = _checked(self, where, _ALL)
+        op, arrays, _ = _checked(self, where, _ALL)
         require_numbers(where, arrays[2].shape, "sizes that are numbers")
         sizes = require_shape(f"{where}, shape", shape)
         lead, count = _lead(where, arrays, op.ranks), arrays[2].shape[-2]
@@ -320,24 +322,39 @@ class Chain:
 
 def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring | str) -> ChainPath:
     algebra = as_selective(semiring, where)
-    op, arrays = _checked(chain, where, algebra)
+    op, arrays, _ = _checked(chain, where, algebra)
     if k is not None:
         k = require_size(f"{where}, k", k, 1)
         require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
+        k = min(k, _sequences(op, arrays, k))
     op = dataclasses.replace(op, k=k or 0, detailed=True)
     return ChainPath(*mapped(where, functools.partial(apply, op), arrays, *op.ranks))
 
 
+def _sequences(op: ChainScore, arrays: Sequence[jax.Array], enough: int) -> int:
+    """How many sequences there are at most, or a number of at least `enough`."""
+    states, before, times = arrays[0].shape[-1], arrays[1].shape[-2], arrays[2].shape[-2]
+    number = states
+    for _ in range(times - 1):
+        if before == 1 or number >= enough:
+            break
+        number *= before
+    return number
+
+
 def partition(chain: Chain, where: str, family: type[ChainScore]) -> jax.Array:
     """The score of all sequences by an op of this class."""
-    op, arrays = _checked(chain, where, _ALL)
+    op, arrays, shared = _checked(chain, where, _ALL)
     op = family(op.semiring, op.band, op.has_length, op.has_columns)
-    return mapped(where, functools.partial(apply, op), arrays, *op.ranks)[0]
+    score, *_ = mapped(where, functools.partial(apply, op), arrays, *op.ranks)
+    return with_shared(score, shared)
 
 
-def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, list[jax.Array]]:
-    """The op of a chain, and its inputs with leading axes; the final scores are part of the
-    emission.
+def _checked(
+    chain: Chain, where: str, semiring: Semiring
+) -> tuple[ChainScore, list[jax.Array], jax.Array]:
+    """The op of a chain, its inputs with leading axes, of which the final scores are part of the
+    emission, and, under log_sum_exp, a number that was taken from all scores.
     """
     names = ["initial", "transition", "emission", *["final"] * (chain.final is not None)]
     given = [getattr(chain, name) for name in names]
@@ -388,13 +405,25 @@ def _checked(chain: Chain, where: str, semiring: Semiring) -> tuple[ChainScore, 
     band = rows if chain.banded else 0
     op = ChainScore(SemiringKey.of(semiring), band, "lengths" in integers, columns is not None)
     _lead(where, [*arrays, *final], [*op.ranks, *[1] * len(final)])
+    shared = jnp.zeros((), emission.dtype)
+    if semiring == _ALL:
+        lengths = arrays[3 : 3 + op.has_length]
+        parted: Any = functools.partial(without_shared, banded=chain.banded)
+        inputs: Any = (*arrays[:3], final, lengths)
+        if all(map(is_on_host, jax.tree.leaves(inputs))):  # nothing is compiled
+            inputs = jax.tree.map(np.asarray, inputs)
+        else:
+            parted = on_automatic_axes(parted)
+        with jax.numpy_rank_promotion("allow"):  # leading axes broadcast
+            found, shared = parted(*inputs)
+        arrays[:3], final = found[:3], found[3:]
     if not final:
-        return op, arrays
+        return op, arrays, shared
     if columns is not None:
-        arrays[2] = mapped(where, each_state, [emission, arrays.pop()], 2, 1)
+        arrays[2] = mapped(where, each_state, [arrays[2], arrays.pop()], 2, 1)
         op = dataclasses.replace(op, has_columns=False)
     arrays[2] = on_automatic_axes(_ended)(arrays[2], final[0], arrays[3:], semiring)
-    return op, arrays
+    return op, arrays, shared
 
 
 def _advice(chain: Chain, *arrays: jax.Array) -> str:
@@ -522,7 +551,8 @@ def viterbi(
       log_emission: (T, S), of the observation at each time, given each state. S and T are at least
         1. All have one dtype, which the semiring takes. Scores are added in this dtype: convert
         16-bit floats for more than a few steps. In float32 they keep their digits.
-      k: how many different sequences, a positive integer; None for one, without the axis of k.
+      k: how many different sequences, a positive integer; None for one, without the axis of k. All
+        if there are fewer: the axis is as long as there are.
       semiring: a selective semiring, or its name.
 
     Returns:

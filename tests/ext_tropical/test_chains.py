@@ -70,11 +70,11 @@ def test_the_best_and_the_k_best_against_brute_force(name, states, length, k):
         )
         want = sorted(every, key=order)[:k]
         result = viterbi(*inputs, k=k, semiring=name)
-        found = len(want)
-        assert (result.score.shape, result.states.shape) == ((k,), (k, length))
+        found, rows = len(want), min(k, states**length)
+        assert (result.score.shape, result.states.shape) == ((rows,), (rows, length))
         np.testing.assert_array_equal(result.score[:found], [score for score, _ in want])
         np.testing.assert_array_equal(result.score[found:], algebra.zero)
-        np.testing.assert_array_equal(result.feasible, np.arange(k) < found)
+        np.testing.assert_array_equal(result.feasible, np.arange(rows) < found)
         assert (np.asarray(result.states)[found:] == -1).all()
         states_found = [tuple(row) for row in result.states[:found].tolist()]
         one = viterbi(*inputs, semiring=name)
@@ -90,6 +90,28 @@ def test_the_best_and_the_k_best_against_brute_force(name, states, length, k):
             scores = {row: score for score, row in every}
             assert [scores[row] for row in states_found] == [score for score, _ in want]
             assert len(set(states_found)) == found
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_large_k_takes_the_memory_of_what_exists(transform):
+    """All sequences of two states at three times; of a band also those that step down are listed."""
+    emission = np.arange(6.0).reshape(3, 2) ** 2
+    every = sorted(
+        emission[np.arange(3), list(s)].sum() for s in itertools.product((0, 1), repeat=3)
+    )
+    banded = Chain(np.zeros(2), np.zeros((2, 2)), emission, banded=True)
+    ways = {
+        "dense": (Chain(np.zeros(2), np.zeros((2, 2)), emission), every[::-1]),
+        "one row": (Chain(np.zeros(2), np.zeros((1, 2)), emission, banded=True), [35.0, 20.0]),
+    }
+    for chain, want in ways.values():
+        best = transform(lambda chain: chain.best(k=10**12))(chain)
+        np.testing.assert_array_equal(best.score, want)
+        assert best.states.shape == (len(want), 3)
+    found = transform(lambda chain: chain.best(k=10**12))(banded)
+    rising = [s for s in itertools.product((0, 1), repeat=3) if list(s) == sorted(s)]
+    want = sorted((emission[np.arange(3), list(s)].sum() for s in rising), reverse=True)
+    np.testing.assert_array_equal(np.asarray(found.score)[np.asarray(found.feasible)], want)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])

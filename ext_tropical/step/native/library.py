@@ -147,3 +147,12 @@ def now(name: str, *given: float | np.ndarray | list[Any]) -> None:
 def doctor() -> str:
     """One line for `python -m tenferro_jax doctor`."""
     return str(native())
+
+
+def is_on_host(table: np.ndarray | jax.Array) -> bool:
+    """Whether an array is concrete, in the memory of this process and put nowhere on purpose."""
+    return not isinstance(table, jax.Array) or (
+        not isinstance(table, jax.core.Tracer)
+        and not table.committed
+        and all(device.platform == "cpu" for device in table.devices())
+    )

@@ -1,0 +1,188 @@
+"""Scores that are large beside their differences, and low temperatures. The judge is a sum over all
+assignments in NumPy, of the tables without the large numbers.
+"""
+
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from ext_tropical import Chain, Network
+from tenferro_jax.errors import InvalidConfig
+
+from ..helpers import ends_in
+from .small_networks import all_scores, probabilities
+
+QUESTIONS = {
+    "marginals": lambda net: net.marginals(),
+    "gradient": lambda net: jax.grad(Network.log_partition)(net).tables,
+    "entropy": lambda net: net.entropy(),
+    "after sum_out": lambda net: net.sum_out(*list(net.variables)[1::3]).marginals(),
+}
+WAYS = {"eager": lambda f: f, "jit": jax.jit, "lowered": lambda f: jax.jit(tj.lowered(f))}
+
+
+def path_tables(count, dtype):
+    """Those of a path: one for each variable, and one for each pair of neighbours."""
+    rng = np.random.default_rng(count)
+    single = {(i,): rng.normal(size=2).astype(dtype) for i in range(count)}
+    pairs = {(i, i + 1): rng.normal(size=(2, 2)).astype(dtype) for i in range(count - 1)}
+    return {**single, **pairs}
+
+
+def with_constants(tables, number):
+    """A network with two tables more, of one number: of one variable, and of two."""
+    first, second = next(iter(tables)), list(tables)[-1]
+    shape = tables[second].shape
+    dtype = tables[first].dtype
+    scopes = [*tables, first, second, ()]
+    extra = [np.full(2, number, dtype), np.full(shape, -number, dtype), dtype.type(number)]
+    return Network.from_factors(tables).like(scopes, [*tables.values(), *extra])
+
+
+def answers(tables):
+    """What the questions give, but for the order of the tables: shares of their entries."""
+    names, scores = all_scores({k: x.astype(np.float64) for k, x in tables.items()})
+    p = probabilities(scores, 1.0)
+    shares = []
+    for scope in tables:
+        axes = [names.index(x) for x in scope]
+        others = tuple(i for i in range(p.ndim) if i not in axes)
+        shares.append(p.sum(others))
+    single = {x: p.sum(tuple(i for i in range(p.ndim) if i != a)) for a, x in enumerate(names)}
+    entropy = -np.sum(p * np.log(np.where(p > 0, p, 1)))
+    return {"marginals": single, "gradient": shares, "entropy": entropy, "after sum_out": single}
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("count", [5, 16])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_constant_in_a_table_changes_no_probability(dtype, count, question, way):
+    with jax.enable_x64(dtype == "float64"):
+        tables = path_tables(count, dtype)
+        net = with_constants(tables, 2.0**26 if dtype == "float32" else 2.0**55)
+        want = answers(tables)[question]
+        got = WAYS[way](QUESTIONS[question])(net)
+        tolerance = 2e-5 if dtype == "float32" else 1e-13
+        if question == "gradient":
+            got = got[: len(tables)]
+            np.testing.assert_allclose(np.sum(got[0]), 1, rtol=tolerance)
+        if isinstance(got, dict):
+            got, want = [*got.values()], [want[name] for name in got]
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=tolerance),
+            [*got] if isinstance(got, list | tuple) else got,
+            want,
+        )
+
+
+@pytest.mark.parametrize("count", [5, 16])
+def test_a_constant_in_a_table_changes_no_sample(count):
+    tables = path_tables(count, "float32")
+    want = answers(tables)["marginals"]
+    draws = with_constants(tables, 2.0**26).sample(jax.random.key(0), (40_000,))
+    for name, row in draws.items():
+        assert np.mean(row) == pytest.approx(want[name][1], abs=0.01)
+
+
+@pytest.mark.parametrize("way", ["eager", "jit"])
+@pytest.mark.parametrize("count", [6, 30])
+def test_a_mask_that_every_assignment_must_take_changes_no_probability(count, way):
+    # Two values that meet are masked by a large finite score, and others are impossible there.
+    tables = path_tables(count, "float32")
+    other = path_tables(count, "float32")
+    middle = (2, 3)
+    tables[middle] = tables[middle] + np.float32([[0, -1e6], [0, 0]])
+    other[middle] = tables[middle] - np.float32([[0, -1e6], [0, 0]])
+    for each in (tables, other):
+        each[2,] = np.float32([each[2,][0], -np.inf])
+        each[3,] = np.float32([-np.inf, each[3,][1]])
+    net = Network.from_factors(tables)
+    got = WAYS[way](Network.marginals)(net)
+    if count < 20:
+        want = answers(other)["marginals"]
+    else:
+        with jax.enable_x64(True):
+            wide = {scope: x.astype(np.float64) for scope, x in other.items()}
+            want = Network.from_factors(wide).marginals()
+    for name, row in got.items():
+        np.testing.assert_allclose(row, want[name], atol=2e-6)
+
+
+@pytest.mark.parametrize("count", [5, 16])
+def test_entropy_at_low_temperatures(count):
+    tables = path_tables(count, "float32")
+    net = Network.from_factors(tables)
+    _, scores = all_scores({k: x.astype(np.float64) for k, x in tables.items()})
+    for temperature in (1.0, 0.1, 1e-2, 1e-4, 1e-6, 1e-30):
+        p = probabilities(scores, temperature)
+        want = -np.sum(p * np.log(np.where(p > 0, p, 1)))
+        ask = functools.partial(Network.entropy, temperature=temperature)
+        slope = jax.jit(jax.grad(ask))(net).tables
+        for got in (ask(net), jax.jit(ask)(net)):
+            assert got >= 0
+            assert got == pytest.approx(want, rel=1e-4, abs=1e-5)
+        assert all(np.isfinite(x).all() for x in slope)
+
+
+@pytest.mark.parametrize("temperature", [1e-39, 1e-38, 1e39])
+@pytest.mark.parametrize("count", [5, 16])
+@pytest.mark.parametrize("question", ["log_partition", "marginals", "entropy", "sample", "sum_out"])
+def test_a_temperature_beyond_floats_is_an_error_whatever_the_network(question, count, temperature):
+    net = Network.from_factors(path_tables(count, "float32"))
+    args = {"sample": [jax.random.key(0)], "sum_out": [1]}.get(question, [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ends_in(
+            lambda: getattr(net, question)(*args, temperature=temperature),
+            InvalidConfig,
+            "a normal number of float32",
+        )
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("way", ["eager", "jit"])
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("banded", [False, True])
+@pytest.mark.parametrize("part", range(4))
+def test_a_number_that_an_array_of_a_chain_shares_changes_no_probability(part, banded, steps, way):
+    """2^26 in place of zeros: of the initial scores, the moves, the emission or the final ones."""
+    rng = np.random.default_rng(part)
+    shapes = [(3,), (steps, 2 if banded else 3, 3), (6, 3), (3,)]
+    tables = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    tables[part][...] = 0
+    moved = [x + np.float32(2.0**26) * (i == part) for i, x in enumerate(tables)]
+
+    def ask(initial, moves, emission, final):
+        chain = Chain(initial, moves, emission, final=final, banded=banded)
+        found = chain.marginals()
+        slope = jax.grad(
+            lambda x: Chain(initial, moves, x, final=final, banded=banded).log_partition()
+        )
+        drawn = chain.sample(jax.random.key(0), (50,))
+        every = chain.log_prob(np.int32([0, 0, 1, 1, 2, 2]))
+        return (
+            found.states,
+            found.transitions,
+            chain.entropy(),
+            slope(jnp.asarray(emission)),
+            every,
+            drawn,
+        )
+
+    got = WAYS[way](ask)(*moved)
+    with jax.enable_x64(True):  # scores that are small, in more digits
+        wide = [x.astype(np.float64) for x in tables]
+        want = ask(*wide)[:-1]
+    for a, b in zip(got, want, strict=False):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(got[-1], WAYS[way](ask)(*tables)[-1])
+    number = {0: 1, 1: 5, 2: 6, 3: 1}[part] * 2.0**26
+    total = Chain(*moved[:3], final=moved[3], banded=banded).log_partition()
+    assert float(total) == pytest.approx(number, rel=1e-6)
