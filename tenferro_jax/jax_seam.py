@@ -299,6 +299,12 @@ def mapped_aval(aval: Aval, axis: Axis) -> Aval:
     return made
 
 
+def _automatic(mesh: Any) -> Any:
+    """The scope in which the explicit axes of a mesh are automatic."""
+    kinds = dict.fromkeys(mesh.explicit_axes, jax.sharding.AxisType.Auto)
+    return jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds))
+
+
 def on_automatic_axes(
     fn: Callable[..., list[Slot]],
     operands: tuple[object, ...],
@@ -319,10 +325,7 @@ def on_automatic_axes(
     )
     if mesh is None or not mesh.explicit_axes:
         return fn(*operands)
-    automatic = mesh.update_axis_types(
-        dict.fromkeys(mesh.explicit_axes, jax.sharding.AxisType.Auto)
-    )
-    with jax.sharding.use_abstract_mesh(automatic):
+    with _automatic(mesh):
         moved = jax.tree.map(
             lambda x: jax.sharding.reshard(x, jax.P()) if isinstance(x, jax.Array) else x, operands
         )
@@ -420,11 +423,13 @@ def lower_as_call(
     named.__name__ = named.__qualname__ = name
     called = jax.jit(named, inline=False)
     # Inside, mesh types are dropped, so that an author's loops need not know the mesh axes over
-    # which their carries vary.
+    # which their carries vary; new arrays have none either.
     avals: Sequence[Any] = ctx.avals_in
     plain = ctx.replace(avals_in=[jax.core.ShapedArray(a.shape, a.dtype) for a in avals])
+    run = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)
     try:
-        outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(plain, *args)
+        with _automatic(jax.sharding.get_abstract_mesh()):
+            outs = run(plain, *args)
     except KeyError as error:  # JAX has no token for it
         if not type(error.args[0]).__name__.startswith("Ordered"):
             raise
