@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -16,9 +16,11 @@ from ..extension.sharding import split_of
 from ..shapes import meta_of
 from .examples import Array, Inputs
 from .op_subject import OpSubject
-from .report import Broken, NotApplicable, breaking
+from .report import NotApplicable, breaking
 from .smooth import Smooth, pulled, smooth
 from .subject import Axes, Claim, Subject
+
+Call: TypeAlias = Callable[..., Any]
 
 ONE_DEVICE = "Keep lowerings free of what only works on one device; rules too."
 
@@ -68,9 +70,20 @@ def columns(rows: Iterable[Sequence[Array]], axis: int = 0) -> tuple[np.ndarray,
     return tuple(np.stack([np.asarray(x) for x in c], axis) for c in zip(*rows, strict=True))
 
 
-# In words, the axes of the inputs over which the op is mapped, the mapped op, and the axis over
-# which its outputs are stacked.
-Mapped = tuple[str, Axes, Callable[..., Any], int]
+class Mapped(NamedTuple):
+    """A transform that maps a function over a batch.
+
+    Attributes:
+      what: in words.
+      axes: of the inputs over which the function is mapped.
+      of: the transform of a function.
+      out: the axis over which its outputs are stacked.
+    """
+
+    what: str
+    axes: Axes
+    of: Callable[[Call], Call]
+    out: int = 0
 
 
 def _elements(subject: Subject, inputs: Inputs, count: int) -> list[Inputs]:
@@ -81,10 +94,13 @@ def _elements(subject: Subject, inputs: Inputs, count: int) -> list[Inputs]:
 
 def _values(subject: Subject, elements: Sequence[Inputs], cases: Iterable[Mapped]) -> list[Claim]:
     """The outputs of a mapped op are those of each element."""
-    claims = []
-    for what, axes, fn, out in cases:
+    claims, plain = [], subject.in_plain_jax()
+    for what, axes, mapped, out in cases:
         args, each = stacked(elements, axes)
-        claims.append(Claim(what, fn, args, columns(map(subject.expected, each), out)))
+        want = columns(map(subject.expected, each), out)
+        claims.append(
+            Claim(what, mapped(subject.call), args, want, mapped(plain) if plain else None)
+        )
     return claims
 
 
@@ -94,21 +110,27 @@ def _derivatives(
     """The derivatives of a mapped op are those of each element, summed for the inputs that they
     share; and those of each element by vmap of the derivative.
     """
-    w = view.cotangents(view.subject.rng)
-    back = functools.partial(_pulled, view, view.subject.call, w)
+    w, plain = view.cotangents(view.subject.rng), view.subject.in_plain_jax()
+
+    def derivative(of: Callable[[Call], Call], cotangents: Sequence[Array], call: Call) -> Call:
+        return functools.partial(_pulled, view, of(call), cotangents)
+
     claims = []
-    for what, axes, fn, _ in cases:
+    for what, axes, mapped, _ in cases:
         args, each = stacked(elements, axes)
         wants = columns(view._replace(inputs=e).derivatives(w, reverse=True)[0][3] for e in each)
         summed = [
             want.sum(0) if axes[i] is None else want
             for i, want in zip(view.active, wants, strict=True)
         ]
-        through = functools.partial(_pulled, view, fn, columns([w] * len(elements)))
-        claims.append(Claim(f"vjp of {what}", through, args, summed))
+        through = functools.partial(derivative, mapped, columns([w] * len(elements)))
+        own = through(plain) if plain else None
+        claims.append(Claim(f"vjp of {what}", through(view.subject.call), args, summed, own))
         if by_vmap:
             name = f"vmap of vjp {view.subject.axes_text(axes)}"
-            claims.append(Claim(name, jax.vmap(back, axes), args, wants))
+            of_each = functools.partial(derivative, lambda call: call, w)
+            own = jax.vmap(of_each(plain), axes) if plain else None
+            claims.append(Claim(name, jax.vmap(of_each(view.subject.call), axes), args, wants, own))
     return claims
 
 
@@ -126,10 +148,10 @@ def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """
     elements = _elements(subject, inputs, 3)
     cases = [
-        (
+        Mapped(
             f"vmap {subject.axes_text(axes)}, out_axes={out}",
             axes,
-            jax.vmap(subject.call, axes, out),
+            functools.partial(jax.vmap, in_axes=axes, out_axes=out),
             out,
         )
         for axes, out in zip(choices(subject, inputs), itertools.cycle((0, -1)), strict=False)
@@ -144,7 +166,7 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
     view = smooth(subject, inputs)
     count = len(inputs)
     cases = [
-        (f"vmap {subject.axes_text(axes)}", axes, jax.vmap(subject.call, axes), 0)
+        Mapped(f"vmap {subject.axes_text(axes)}", axes, functools.partial(jax.vmap, in_axes=axes))
         for axes in dict.fromkeys([(0,) * count, *(alone(n, 0, count) for n in range(count))])
     ]
     yield from subject.hold(
@@ -173,25 +195,28 @@ def _mesh(
     return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
 
 
-def _shard_maps(subject: Subject, mesh: jax.sharding.Mesh, count: int) -> list[Mapped]:
+def _shard_maps(mesh: jax.sharding.Mesh, count: int) -> list[Mapped]:
     """shard_map with all inputs spread over the mesh, checked and unchecked, and with input 0
     alone.
     """
     cases: list[tuple[Axes, bool]] = [((0,) * count, True), ((0,) * count, False)]
     if count > 1:
         cases.append((alone(0, 0, count), True))
+
+    def spread(axes: Axes, checked: bool, call: Call) -> Call:
+        return jax.shard_map(
+            jax.vmap(call, axes),
+            mesh=mesh,
+            in_specs=tuple(jax.P() if axis is None else jax.P("d") for axis in axes),
+            out_specs=jax.P("d"),
+            check_vma=checked,
+        )
+
     return [
-        (
+        Mapped(
             f"shard_map of axes {axes}, check_vma={checked}",
             axes,
-            jax.shard_map(
-                jax.vmap(subject.call, axes),
-                mesh=mesh,
-                in_specs=tuple(jax.P() if axis is None else jax.P("d") for axis in axes),
-                out_specs=jax.P("d"),
-                check_vma=checked,
-            ),
-            0,
+            functools.partial(spread, axes, checked),
         )
         for axes, checked in cases
     ]
@@ -201,7 +226,7 @@ def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """shard_map with one element on each device, checked and unchecked; and with one input spread
     and the others replicated.
     """
-    cases = _shard_maps(subject, _mesh(), len(inputs))
+    cases = _shard_maps(_mesh(), len(inputs))
     elements = _elements(subject, inputs, _mesh().size)
     yield from subject.hold(_values(subject, elements, cases), "X13.4", ONE_DEVICE)
 
@@ -209,7 +234,7 @@ def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
 def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The derivative through shard_map is that of each element, summed for replicated inputs."""
     view = smooth(subject, inputs)
-    cases = _shard_maps(subject, _mesh(), len(inputs))
+    cases = _shard_maps(_mesh(), len(inputs))
     claims = _derivatives(view, subject.rows(view.inputs, _mesh().size), cases, by_vmap=False)
     yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
@@ -264,22 +289,17 @@ def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         raise NotApplicable(
             "the op has no lowering", "Override lower_to_standard_ops or sharding_rule."
         )
-    mesh = _mesh(jax.sharding.AxisType.Explicit)
+    mesh, plain = _mesh(jax.sharding.AxisType.Explicit), subject.in_plain_jax()
+    plain = None if stated or plain is None else jax.jit(plain)
     whole = _placed(inputs, mesh, [jax.P()] * len(inputs))
     place, want = "replicated inputs on an explicit mesh", subject.expected(inputs)
-    cases: list[Any] = [(lambda fn: fn, Claim(place, subject.call, whole, want))]
+    claims = [Claim(place, subject.call, whole, want, plain)]
     if lowered:
         elements = _elements(subject, inputs, mesh.size)
         args = _placed(columns(elements), mesh, [jax.P("d")] * len(inputs))
         wants = columns(map(subject.expected, elements))
-        mapped = Claim("vmap on an explicit mesh", jax.vmap(subject.call), args, wants)
-        cases.append((jax.vmap, mapped))
+        own = jax.vmap(plain) if plain else None
+        claims.append(Claim("vmap on an explicit mesh", jax.vmap(subject.call), args, wants, own))
     fix = "Correct sharding_rule, or leave it out to use the sharding of the lowering."
     with jax.set_mesh(mesh):
-        for transform, claim in cases:
-            try:
-                yield from subject.hold([claim], "X13.5", fix)
-            except Broken:
-                if not stated:
-                    subject.require_plain(f"place {claim.what}", transform, claim.args)
-                raise
+        yield from subject.hold(claims, "X13.5", fix)

@@ -20,6 +20,7 @@ from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, name_of, ope
 from ..shapes import PyTree, is_inexact, meta_of, struct
 from .examples import Array, Inputs, first_wrong, inner, largest
 from .op_subject import OpSubject
+from .plain import undifferentiated
 from .report import Broken, NotApplicable, breaking, failure
 from .smooth import (
     DECLARED,
@@ -157,15 +158,19 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         lambda xs, d: jax.jvp(pullback, xs, d)[1],
         lambda xs, d: pulled(pullback, d)(*xs),
     )
-    reasons = [subject.limit(failure(jax.jit(way).lower, at, direction)) for way in ways]
+    failures = [failure(jax.jit(way).lower, at, direction) for way in ways]
+    reasons = [subject.limit(error) for error in failures]
+    if all(failures) and not all(reasons):
+        reasons = [undifferentiated(pullback, *at)] * len(ways)
     if all(reasons):
         raise NotApplicable(f"no second derivative: {reasons[0]}")
     fix = (
         "Use only differentiable functions in the rule, or pass order=1 and say so in the "
         "docstring."
     )
+    works = failures.index(None) if None in failures else reasons.index("")
     with breaking("X10.14", "second order", fix):
-        got = jax.jit(ways[reasons.index("")])(at, direction)
+        got = jax.jit(ways[works])(at, direction)
     terms = max(view.terms(w), *map(largest, first(*at)))
     want = directional(first, at, direction, subject.grain, terms)
     for note in _agree("second derivative", got, want, "X10.14", fix, view.within()):

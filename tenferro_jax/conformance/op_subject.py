@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.authored import MISSING_RULE
 from ..extension.carrier import Extension
-from ..extension.contract import ExtensionOp, lowered
+from ..extension.contract import LOWERING, ExtensionOp, lowered
 from ..extension.function_extension import NO_RULE, NOT_LINEAR, FunctionExtension
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
@@ -26,6 +26,7 @@ from ..linear import FORWARD_MODE
 from ..shapes import Shaped, TensorMeta, meta_of
 from .examples import Array, Inputs, cast, in_32_bits, is_half, read_examples
 from .held import all_wide, coarsest
+from .plain import plain_form
 from .report import Broken, NotApplicable, failure, one_line, unsupported
 from .smooth import DECLARED
 from .subject import Oracle, Subject
@@ -153,6 +154,12 @@ class OpSubject(Subject):
                 if not failure(route_of, self.carrier.with_runtimes(each), metas, here())
             }
         return self._ways[metas]
+
+    def in_plain_jax(self) -> Callable[..., tuple[jax.Array, ...]] | None:
+        """The lowering as a function of plain JAX, with the rule of the op."""
+        if not self.op.has_own(LOWERING):
+            return None
+        return plain_form(self.op, self.rules.rule_of(self.op))
 
     def require_plain(
         self,

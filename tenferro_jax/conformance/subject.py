@@ -31,19 +31,31 @@ from ..shapes import (
 )
 from .examples import Array, Inputs, cast, first_wrong, in_double, largest, rows
 from .held import HELD, all_wide, coarsest, holds_numpy
+from .plain import refused_by_jax
 from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
+
+NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
 # How many inputs are named one by one, and how many are differentiated alone.
 MOST_NAMED, MOST_ALONE = 4, 8
 
 
 class Claim(NamedTuple):
-    """A JAX-traceable function, its arguments, and its expected arrays."""
+    """A JAX-traceable function, its arguments, and its expected arrays; and the same function of
+    plain JAX, if there is one.
+    """
 
     what: str
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     want: Any
+    plain: Callable[..., Any] | None = None
+
+
+class Refused(NamedTuple):
+    """In place of the result of a claim that JAX itself does not run."""
+
+    reason: str
 
 
 def in_terms_of(inputs: PyTree) -> float:
@@ -74,6 +86,7 @@ class Subject(abc.ABC):
       keyed: whether a random key is among the arguments.
       users_x64: whether 64-bit types were on when the check began.
       given_wide: whether 64-bit types were on, and all floating inputs were given in float64.
+      needs_mesh: whether it runs only under the mesh that was set when the check began.
       tied: what is left out because programs hold NumPy arrays, see `tied_to_the_setting`; or "".
     """
 
@@ -93,6 +106,7 @@ class Subject(abc.ABC):
     keyed: bool = dataclasses.field(default=False, init=False)
     users_x64: bool = dataclasses.field(default_factory=x64_enabled, init=False)
     given_wide: bool = dataclasses.field(default=False, init=False)
+    needs_mesh: bool = dataclasses.field(default=False, init=False)
     tied: str = dataclasses.field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -140,6 +154,10 @@ class Subject(abc.ABC):
     def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
         """Dtypes and shapes of the outputs; None if these inputs are refused."""
 
+    def in_plain_jax(self) -> Callable[..., tuple[jax.Array, ...]] | None:
+        """The same as a function of plain JAX, if it is an extension with a lowering."""
+        return None
+
     def values(self, *arrays: Array) -> Sequence[Array]:
         """The expected outputs."""
         return self.call(*arrays)
@@ -161,13 +179,16 @@ class Subject(abc.ABC):
 
     @contextlib.contextmanager
     def precision(self) -> Iterator[None]:
-        """The setting of 64-bit types in which the checks run: of the whole process, because JAX
-        runs some host callbacks in other threads, which narrow their arguments otherwise.
+        """The setting in which the checks run. That of 64-bit types is set for the whole process,
+        because JAX runs some host callbacks in other threads, which narrow their arguments
+        otherwise. The mesh of `jax.set_mesh` is there only for what needs it.
         """
         before = x64_elsewhere()
         jax.config.update("jax_enable_x64", self.x64)
         try:
-            with jax.enable_x64(self.x64):
+            with jax.enable_x64(self.x64), contextlib.ExitStack() as scopes:
+                if not self.needs_mesh:
+                    scopes.enter_context(jax.set_mesh(NO_MESH))
                 yield
         finally:
             jax.config.update("jax_enable_x64", before)
@@ -281,14 +302,20 @@ class Subject(abc.ABC):
         self, claims: Sequence[Claim], clause: str, fix: str, terms: float = 0.0
     ) -> Iterator[None]:
         """One case a claim. Where the size of terms is not given, it is that of the arguments."""
-        for claim, value in zip(claims, self.results(claims, clause, fix), strict=True):
-            size = terms or in_terms_of(claim.args)
-            self.require_equal(claim.what, value, claim.want, clause, fix, size)
-            yield
+        results = self.results(claims, clause, fix)
+        refused = [value.reason for value in results if isinstance(value, Refused)]
+        if refused and len(refused) == len(claims):
+            raise NotApplicable(refused[0], "Use other functions, if you need it.")
+        self.notes.update(dict.fromkeys(refused))
+        for claim, value in zip(claims, results, strict=True):
+            if not isinstance(value, Refused):
+                size = terms or in_terms_of(claim.args)
+                self.require_equal(claim.what, value, claim.want, clause, fix, size)
+                yield
 
     def results(self, claims: Sequence[Claim], clause: str, fix: str) -> list[Any]:
         """The results of the functions, compiled as one program; if that fails, one by one, to find
-        the failing one.
+        the failing one. Where plain JAX fails too, what it says.
         """
         try:
             got = jax.jit(
@@ -298,8 +325,14 @@ class Subject(abc.ABC):
         except Exception:
             got = []
             for claim in claims:
-                with breaking(clause, claim.what, fix):
-                    got.append(jax.block_until_ready(jax.jit(claim.fn)(*claim.args)))
+                try:
+                    with breaking(clause, claim.what, fix):
+                        got.append(jax.block_until_ready(jax.jit(claim.fn)(*claim.args)))
+                except Broken:
+                    reason = claim.plain and refused_by_jax(claim.plain, claim.args)
+                    if not reason:
+                        raise
+                    got.append(Refused(f"JAX itself cannot run {claim.what} ({reason})"))
         return got
 
     def require_equal(

@@ -207,7 +207,7 @@ BEYOND = {
         Inverse(),
         (np.eye(3) + 0.25,),
         "explicit_mesh",
-        "JAX itself cannot place vmap",
+        "JAX itself cannot run vmap on an explicit mesh",
     ),
     "a Fourier transform of any size": (
         Fourier(),
