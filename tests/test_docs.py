@@ -34,6 +34,13 @@ def test_the_code_of_the_guides_runs_twice_in_one_process():
     assert re.match(r"\d\d\d blocks, 0 examples, 0 problems", printed), printed
 
 
+@pytest.mark.slow
+def test_check_finds_in_the_ops_of_the_guides_what_the_guides_say():
+    printed = python("-m", "tests.guide_ops", is_silent=False)
+    count = int(re.search(r"^(\d+) ops, 0 findings", printed, re.MULTILINE)[1])
+    assert count >= 15
+
+
 def test_the_op_page_says_what_the_vocabulary_says():
     assert op_page.PAGE.read_text() == op_page.page(), "run python -m tests.op_page"
 

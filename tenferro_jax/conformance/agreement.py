@@ -106,10 +106,15 @@ def exported(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     _require_exportable(subject, inputs)
     only = subject.runtimes.only(RouteKind.LOWERING)
     fix = "Write the lowering without host code, kernels and callbacks, so that it can be exported."
-    with breaking("X13.7", "export", fix):
-        program = load_exported(
-            export(lambda *xs: apply(subject.op, *xs, runtimes=only), *inputs).to_bytes()
-        )
+    try:
+        with breaking("X13.7", "export", fix):
+            program = load_exported(
+                export(lambda *xs: apply(subject.op, *xs, runtimes=only), *inputs).to_bytes()
+            )
+    except Broken:
+        by_jax = functools.partial(jax.export.export, platforms=("cpu", "cuda", "tpu"))
+        subject.require_plain("export this", by_jax, inputs)
+        raise
     if subject.carrier.attributes() not in program.extensions:  # beside those that it calls
         raise Broken(
             "X11.1",

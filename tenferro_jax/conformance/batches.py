@@ -92,9 +92,16 @@ def _elements(subject: Subject, inputs: Inputs, count: int) -> list[Inputs]:
     return subject.rows(inputs, count)
 
 
-def _values(subject: Subject, elements: Sequence[Inputs], cases: Iterable[Mapped]) -> list[Claim]:
-    """The outputs of a mapped op are those of each element."""
-    claims, plain = [], subject.in_plain_jax()
+def _values(
+    subject: Subject,
+    elements: Sequence[Inputs],
+    cases: Iterable[Mapped],
+    plain: Call | None = None,
+) -> list[Claim]:
+    """The outputs of a mapped op are those of each element. `plain` is the op in plain JAX, where
+    JAX may refuse the transform.
+    """
+    claims = []
     for what, axes, mapped, out in cases:
         args, each = stacked(elements, axes)
         want = columns(map(subject.expected, each), out)
@@ -105,15 +112,17 @@ def _values(subject: Subject, elements: Sequence[Inputs], cases: Iterable[Mapped
 
 
 def _derivatives(
-    view: Smooth, elements: Sequence[Inputs], cases: Iterable[Mapped], *, by_vmap: bool
+    view: Smooth,
+    elements: Sequence[Inputs],
+    cases: Iterable[Mapped],
+    plain: Call | None = None,
+    *,
+    by_vmap: bool,
 ) -> list[Claim]:
     """The derivatives of a mapped op are those of each element, summed for the inputs that they
     share; and those of each element by vmap of the derivative.
     """
-    w, plain = view.cotangents(view.subject.rng), view.subject.in_plain_jax()
-
-    def derivative(of: Callable[[Call], Call], cotangents: Sequence[Array], call: Call) -> Call:
-        return functools.partial(_pulled, view, of(call), cotangents)
+    w = view.cotangents(view.subject.rng)
 
     claims = []
     for what, axes, mapped, _ in cases:
@@ -123,14 +132,14 @@ def _derivatives(
             want.sum(0) if axes[i] is None else want
             for i, want in zip(view.active, wants, strict=True)
         ]
-        through = functools.partial(derivative, mapped, columns([w] * len(elements)))
-        own = through(plain) if plain else None
-        claims.append(Claim(f"vjp of {what}", through(view.subject.call), args, summed, own))
+        forms = [mapped(view.subject.call), *([mapped(plain)] if plain else [])]
+        given = columns([w] * len(elements))
+        backs = [functools.partial(_pulled, view, form, given) for form in forms]
+        claims.append(Claim(f"vjp of {what}", backs[0], args, summed, *backs[1:]))
         if by_vmap:
             name = f"vmap of vjp {view.subject.axes_text(axes)}"
-            of_each = functools.partial(derivative, lambda call: call, w)
-            own = jax.vmap(of_each(plain), axes) if plain else None
-            claims.append(Claim(name, jax.vmap(of_each(view.subject.call), axes), args, wants, own))
+            back = functools.partial(_pulled, view, view.subject.call, w)
+            claims.append(Claim(name, jax.vmap(back, axes), args, wants))
     return claims
 
 
@@ -222,20 +231,22 @@ def _shard_maps(mesh: jax.sharding.Mesh, count: int) -> list[Mapped]:
     ]
 
 
-def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def shard_map(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """shard_map with one element on each device, checked and unchecked; and with one input spread
     and the others replicated.
     """
     cases = _shard_maps(_mesh(), len(inputs))
     elements = _elements(subject, inputs, _mesh().size)
-    yield from subject.hold(_values(subject, elements, cases), "X13.4", ONE_DEVICE)
+    claims = _values(subject, elements, cases, subject.in_plain_jax())
+    yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
 
-def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def shard_map_derivative(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """The derivative through shard_map is that of each element, summed for replicated inputs."""
     view = smooth(subject, inputs)
     cases = _shard_maps(_mesh(), len(inputs))
-    claims = _derivatives(view, subject.rows(view.inputs, _mesh().size), cases, by_vmap=False)
+    rows, plain = subject.rows(view.inputs, _mesh().size), subject.in_plain_jax()
+    claims = _derivatives(view, rows, cases, plain, by_vmap=False)
     yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
 

@@ -160,17 +160,17 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     )
     failures = [failure(jax.jit(way).lower, at, direction) for way in ways]
     reasons = [subject.limit(error) for error in failures]
-    if all(failures) and not all(reasons):
-        reasons = [undifferentiated(pullback, *at)] * len(ways)
-    if all(reasons):
-        raise NotApplicable(f"no second derivative: {reasons[0]}")
+    reason = reasons[0] if all(reasons) else ""
+    if all(failures) and not reason:
+        reason = undifferentiated(pullback, *at)
+    if reason:
+        raise NotApplicable(f"no second derivative: {reason}")
     fix = (
         "Use only differentiable functions in the rule, or pass order=1 and say so in the "
         "docstring."
     )
-    works = failures.index(None) if None in failures else reasons.index("")
     with breaking("X10.14", "second order", fix):
-        got = jax.jit(ways[works])(at, direction)
+        got = jax.jit(ways[reasons.index("")])(at, direction)
     terms = max(view.terms(w), *map(largest, first(*at)))
     want = directional(first, at, direction, subject.grain, terms)
     for note in _agree("second derivative", got, want, "X10.14", fix, view.within()):

@@ -71,8 +71,9 @@ class Examination:
 def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
     cases, reasons = 0, []
     notes: dict[str, None] = {}
+    partly: dict[str, None] = {}
     for subject in subjects:
-        subject.notes = notes
+        subject.notes, subject.partly = notes, partly
         for inputs in subject.examples:
             try:
                 with subject.precision(), host_errors():
@@ -98,8 +99,9 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
     if not cases:
         reason = reasons[0] if reasons else NotApplicable("no case", "Give other example inputs.")
         return check.finding(problem=reason.reason, fix=reason.instead)
-    left_out = "; ".join([*notes, *(r.reason for r in reasons)])
-    return check.finding(verdict=Verdict.PASSED, cases=cases, problem=left_out)
+    left_out = "; ".join([*partly, *notes, *(r.reason for r in reasons)])
+    verdict = Verdict.PARTLY if partly else Verdict.PASSED
+    return check.finding(verdict=verdict, cases=cases, problem=left_out)
 
 
 def _broken(check: Check, error: Exception) -> Broken:

@@ -53,6 +53,7 @@ class OpSubject(Subject):
         if self.tied_to_the_setting(self.examples[0]) and self.tied:
             self.x64, self.wide = False, "float32"
             self.examples = tuple(map(in_32_bits, self.examples))
+        self.is_taken(self._lowers)
         if isinstance(self.op, FunctionExtension):
             wide = self.op.function.infer is None and all_wide(self.examples[0])
             self.given_wide = self.users_x64 and wide
@@ -63,6 +64,13 @@ class OpSubject(Subject):
         self.name, self.text = self.op.family_id, repr(self.op)
         self.own_batching = type(self.op).batched is not ExtensionOp.batched
         self._ways: dict[tuple[TensorMeta, ...], dict[str, ExtensionRuntimeSet]] = {}
+
+    def _lowers(self) -> bool:
+        """Whether JAX compiles a call; only where a mesh is set it is asked."""
+        if jax.sharding.get_abstract_mesh().empty:
+            return True
+        with self.precision():
+            return failure(jax.jit(self.call).lower, *self.examples[0]) is None
 
     @functools.cached_property
     def carrier(self) -> Extension:

@@ -4,8 +4,6 @@ does not differentiate.
 
 from __future__ import annotations
 
-import pathlib
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import TenferroError
 from ..extension.authored import is_float0
 from ..extension.carrier import Extension, lowering_body
 from ..extension.contract import ExtensionOp, lowered
@@ -22,7 +19,7 @@ from ..extension.routes import equations
 from ..extension.rules import AnyRule, absent, linearize
 from ..jax_seam import ClosedJaxpr, Eqn, as_function, inner_jaxprs, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
-from .report import causes, failure, one_line
+from .report import failure, one_line
 
 Outputs = tuple[jax.Array, ...]
 Plain = Callable[..., Outputs]
@@ -81,25 +78,6 @@ def _with_forward_rule(op: ExtensionOp, rule: AnyRule, body: Plain) -> Plain:
 
 def _zero(y: jax.Array) -> Any:
     return jnp.zeros_like(y) if is_inexact(y) else np.zeros(y.shape, jax.dtypes.float0)
-
-
-def refused_by_jax(plain: Callable[..., PyTree], args: Sequence[Any]) -> str:
-    """Why JAX cannot run a function of plain JAX; "" if it can, or if the author's code raises."""
-    config: Any = jax.config
-    shown = config.jax_traceback_filtering
-    jax.config.update("jax_traceback_filtering", "off")  # to see who raises
-    try:
-        error = failure(lambda: jax.block_until_ready(jax.jit(plain)(*args)))
-    finally:
-        jax.config.update("jax_traceback_filtering", shown)
-    if error is None:
-        return ""
-    # Of an op that the function calls, what its error says was raised first.
-    first = next((e for e in causes(error) if not isinstance(e, TenferroError)), error)
-    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(first.__traceback__)]
-    of_jax = pathlib.Path(jax.__file__).parent
-    inside = not frames or of_jax in pathlib.Path(frames[-1]).parents
-    return one_line(first) if inside else ""
 
 
 # --- what JAX does not differentiate --------------------------------------------------------------

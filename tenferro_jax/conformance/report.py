@@ -90,10 +90,11 @@ WIDTH = 100
 
 class Verdict(enum.Enum):
     """The result of a check. A check that does not apply was not run, and never counts as
-    passed.
+    passed, nor one that could compare some of the inputs alone.
     """
 
     PASSED = "passed"
+    PARTLY = "partly passed"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
 
@@ -107,7 +108,7 @@ class Finding:
         "L6" bytes and refusals.
       check: name of the check.
       clauses: the clauses of the contract that it checks.
-      verdict: passed, failed, or not applicable.
+      verdict: passed, passed for some of the inputs, failed, or not applicable.
       cases: how many cases held.
       seconds: wall time.
       problem: what is wrong; or why the check does not apply; or what a passed check left out; or
@@ -148,7 +149,8 @@ class ConformanceReport:
     @property
     def ok(self) -> bool:
         """Whether no check failed, and a case of one passed."""
-        return not self.failures and bool(self._with(Verdict.PASSED))
+        compared = self._with(Verdict.PASSED) or self._with(Verdict.PARTLY)
+        return not self.failures and bool(compared)
 
     @property
     def failures(self) -> tuple[Finding, ...]:

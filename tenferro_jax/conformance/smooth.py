@@ -347,9 +347,11 @@ def smooth(
     refused = [i for i in floating if alone[i]]
     if len(refused) in (0, len(floating)):
         raise NotApplicable(f"no {'reverse' if reverse else 'forward'} mode: {reason}")
-    note = f"not differentiable by {subject.names(refused)}: {alone[refused[0]]}"
-    subject.notes.update({note: None})
-    return whole._replace(active=tuple(i for i in floating if i not in refused))
+    compared = tuple(i for i in floating if i not in refused)
+    by, but = ", ".join(map(subject.name_of, compared)), ", ".join(map(subject.name_of, refused))
+    note = f"compared by {by} alone, not by {but}: {alone[refused[0]]}"
+    subject.partly.update({note: None})
+    return whole._replace(active=compared)
 
 
 def in_each_dtype(

@@ -31,7 +31,6 @@ from ..shapes import (
 )
 from .examples import Array, Inputs, cast, first_wrong, in_double, largest, rows
 from .held import HELD, all_wide, coarsest, holds_numpy
-from .plain import refused_by_jax
 from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
 
 NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
@@ -79,6 +78,8 @@ class Subject(abc.ABC):
       name: of the op or function.
       text: the op with its payload; "" for a function.
       examples: the inputs, each example a tuple of arrays.
+      notes: what the running check left out.
+      partly: the inputs that the running check compared, where there are others.
       wide: the precision in which derivatives are compared with finite differences.
       x64: whether the checks run with 64-bit types on.
       grain: eps of the coarsest arithmetic inside, for inputs in the wide precision.
@@ -99,6 +100,7 @@ class Subject(abc.ABC):
     text: str = dataclasses.field(default="", init=False)
     examples: tuple[Inputs, ...] = dataclasses.field(default=(), init=False)
     notes: dict[str, None] = dataclasses.field(default_factory=dict, init=False)
+    partly: dict[str, None] = dataclasses.field(default_factory=dict, init=False)
     wide: str = dataclasses.field(default="float64", init=False)
     x64: bool = dataclasses.field(default=True, init=False)
     grain: float = dataclasses.field(default=2.0**-52, init=False)
@@ -150,13 +152,19 @@ class Subject(abc.ABC):
             self.tied = HELD
         return held
 
+    def is_taken(self, test: Callable[[], bool]) -> bool:
+        """A test, whether JAX takes the subject: without the mesh that is set, or else under it."""
+        if test():
+            return True
+        if jax.sharding.get_abstract_mesh().empty:
+            return False
+        self.needs_mesh = True
+        self.needs_mesh = test()
+        return self.needs_mesh
+
     @abc.abstractmethod
     def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
         """Dtypes and shapes of the outputs; None if these inputs are refused."""
-
-    def in_plain_jax(self) -> Callable[..., tuple[jax.Array, ...]] | None:
-        """The same as a function of plain JAX, if it is an extension with a lowering."""
-        return None
 
     def values(self, *arrays: Array) -> Sequence[Array]:
         """The expected outputs."""
@@ -201,6 +209,10 @@ class Subject(abc.ABC):
         """The mapped axes in words."""
         mapped = [f"axis {a} of {self.names((i,))}" for i, a in enumerate(axes) if a is not None]
         return f"over {' and '.join(mapped)}"
+
+    def name_of(self, i: int) -> str:
+        """An input in words."""
+        return self.names((i,))
 
     def names(self, mask: Sequence[int]) -> str:
         """The inputs of a mask, in words."""
@@ -329,10 +341,11 @@ class Subject(abc.ABC):
                     with breaking(clause, claim.what, fix):
                         got.append(jax.block_until_ready(jax.jit(claim.fn)(*claim.args)))
                 except Broken:
-                    reason = claim.plain and refused_by_jax(claim.plain, claim.args)
-                    if not reason:
+                    error = claim.plain and failure(jax.jit(claim.plain), *claim.args)
+                    if not error:
                         raise
-                    got.append(Refused(f"JAX itself cannot run {claim.what} ({reason})"))
+                    text = f"JAX itself cannot run {claim.what} ({one_line(error)})"
+                    got.append(Refused(text))
         return got
 
     def require_equal(
@@ -393,19 +406,28 @@ class FunctionSubject(Subject):
         self.given_wide = self.users_x64 and all_wide(self.leaves[i] for i in arrays)
         if self.tied_to_the_setting(self.examples[0]):
             choices = users
-        self._settle(*choices[0])
-        self.untraced = self._error()
-        for choice in choices[1:]:
-            if self._error() is not None:
-                self._settle(*choice)
-        if self._error() is None:
-            self.untraced = None
+        self.untraced: Exception | None = None
+        if self.is_taken(functools.partial(self._takes, choices)):
             with self.precision():
                 self.grain = coarsest(self.compiled.trace(*self.examples[0]).jaxpr, self.wide)
 
     def _settle(self, x64: bool, wide: str, moving: Sequence[int]) -> None:
         self.x64, self.wide, self.moving = x64, wide, moving
         self.examples = (cast(tuple(np.asarray(self.leaves[i]) for i in moving), wide),)
+
+    def _takes(self, choices: Sequence[tuple[bool, str, Sequence[int]]]) -> bool:
+        """Whether JAX traces the function in one of these settings, the first of which is settled;
+        if not, why it does not in the first.
+        """
+        errors = []
+        for choice in choices:
+            self._settle(*choice)
+            errors.append(self._error())
+            if errors[-1] is None:
+                self.untraced = None
+                return True
+        self.untraced = errors[0]
+        return False
 
     def _error(self) -> Exception | None:
         with self.precision():
