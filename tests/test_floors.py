@@ -212,6 +212,13 @@ def test_the_house_is_within_its_budgets(what):
     assert house.figures()[what] <= house.BUDGETS[what]
 
 
+@pytest.mark.slow
+def test_first_calls_enter_no_more_functions():
+    found = house.lengths_of_ways()
+    assert found.keys() == house.WAYS.keys()
+    assert not {what: count for what, count in found.items() if count > house.WAYS[what]}
+
+
 def test_no_file_is_too_long():
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text().splitlines())
