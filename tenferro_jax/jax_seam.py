@@ -655,7 +655,7 @@ _UNSUPPORTED = re.compile(
     r"do(es)? not support (JVP|differentiation|reverse)|cannot be (differentiated|transposed)|"
     r"[Rr]everse-mode differentiation does not work|forward-mode (autodiff|differentiation) \(jvp\)"
     r"|(Differentiation|Transpose|Batching|MLIR translation) rule|[Nn]ot implemented|[Uu]nsupported"
-    r"|[Nn]ot supported|manual axis types do not match"
+    r"|[Nn]ot supported|does not accept dtype|manual axis types do not match"
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..shapes import is_inexact
 from .examples import Array, Inputs, cast, first_wrong, largest, listed
 from .held import all_wide
-from .report import Broken, NotApplicable, breaking
+from .report import Broken, NotApplicable, breaking, causes, one_line, unsupported
 from .smooth import Smooth, in_each_dtype, smooth
 from .subject import Subject, in_terms_of
 
@@ -51,7 +51,8 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         try:
             yield from _compared(wide, narrow, single, modes)
         except Broken as broken:
-            reason = subject.limit(broken)
+            lacking = (one_line(e) for e in causes(broken) if unsupported(e))
+            reason = subject.limit(broken) or next(lacking, "")
             if not reason:
                 if subject.keyed:
                     text = f"from a random key JAX draws other numbers in {dtype}"

@@ -98,8 +98,9 @@ def on_host(x):
         lambda: jax.grad(lambda x: jax.lax.while_loop(lambda y: y < 9, lambda y: y * 2, x))(1.0),
         lambda: jax.grad(jax.scipy.special.betainc)(0.5, 0.5, 0.5),
         lambda: jax.linear_transpose(jnp.sin, X)(X),
+        lambda: jax.lax.linalg.lu(jnp.ones((2, 2), "bfloat16")),
     ],
-    ids=["callback", "ffi", "custom_vjp", "while", "betainc", "transpose"],
+    ids=["callback", "ffi", "custom_vjp", "while", "betainc", "transpose", "dtype"],
 )
 def test_the_seam_knows_what_jax_says_of_what_it_lacks(lacking):
     raised = ends_in(lacking, Exception, r".")
