@@ -154,7 +154,8 @@ class Chain:
 
         Returns:
           A ChainPath: score (...), states (..., T) and feasible (...); with k score (..., k),
-          states (..., k, T) and feasible (..., k). Equally good sequences come as in `viterbi`.
+          states (..., k, T) and feasible (..., k), where k is at most the number of sequences.
+          Equally good sequences come as in `viterbi`.
 
         Raises:
           InvalidConfig, Unsupported: as `viterbi`.
@@ -501,9 +502,15 @@ def _scored(op: ChainScore, *arrays: jax.Array) -> jax.Array:
 
 
 def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
-    """Of a sequence of states, the last array."""
-    score, whole = _scored(op, *arrays), apply(op, *arrays[:-1])[0]
-    return jnp.where(score == -jnp.inf, -jnp.inf, score - whole)
+    """Of a sequence of states, the last array: both scores without what all states of a time
+    share, which would take their digits.
+    """
+    emission, _ = relative(arrays[2])
+    inputs = [*arrays[:2], emission, *arrays[3:]]
+    score, whole = _scored(op, *inputs), apply(op, *inputs[:-1])[0]
+    found = score - whole
+    above = jax.lax.stop_gradient(jnp.maximum(found, 0))  # by rounding
+    return jnp.where(score == -jnp.inf, -jnp.inf, found - above)
 
 
 @functools.partial(jax.jit, static_argnums=0)

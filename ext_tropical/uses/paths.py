@@ -242,8 +242,9 @@ class ShortestPaths:
         return self._way("ShortestPaths.edges", target, at)[1]
 
     def path(self, target: int, at: tuple[int, ...] | int = ()) -> np.ndarray:
-        """The nodes of the path to a node, source and target included; empty if there is none, and
-        with targets if the node is farther than all of them.
+        """The nodes of the path to a node, source and target included; empty if there is none,
+        also because of a better and better cycle, and with targets if the node is farther than all
+        of them. From a source to itself it is the source alone, on such a cycle too.
 
         Args:
           target: as in `edges`.

@@ -292,10 +292,11 @@ class FunctionOp(Authored):
         key = _key(leaves, nesting, payload)
         if key in self.known:
             return self.known[key], leaves
-        if wrong := payload.keys() - self.payload.keys():
+        known = [*self.payload, *self.defaults]
+        if wrong := payload.keys() - set(known):
             raise self.error(
                 f"the keyword {', '.join(sorted(wrong))}",
-                f"one of {', '.join(self.payload)}" if self.payload else "no keyword",
+                f"one of {', '.join(known)}" if known else "no keyword",
                 "Pass arrays by position.",
             )
         if traced := [n for n, x in payload.items() if isinstance(x, jax.core.Tracer)]:
@@ -426,11 +427,11 @@ def op(
     An op is for publishing. To use a function that calls a jax.custom_vjp in both modes,
     `both_modes` needs no family_id.
 
-    A jax.custom_vjp or jax.custom_jvp and a jitted function are taken as they are, with their
-    rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`, and of functions
-    without rules parameters with a default, are payload then, which is passed by keyword, or by
-    position as before. The `static_argnums` of a jitted function are not known: publish the
-    function that it was made of. Give the op the same name, so that `fwd` calls the op: then
+    A jax.custom_vjp or jax.custom_jvp, without symbolic zeros, and a jitted function are taken as
+    they are, with their rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`,
+    and of functions without rules parameters with a default, are payload then, which is passed by
+    keyword, or by position as before. The `static_argnums` of a jitted function are not known:
+    publish the function that it was made of. Give the op the same name, so that `fwd` calls the op: then
     derivatives have any order.
 
     A second derivative applies the rule again. Where `fwd` computes the result without calling the

@@ -96,7 +96,7 @@ def export(
                 fix="Pass a later level, or compatibility=None for the newest level of this JAX.",
             ) from error
 
-    lowered, jitted = None, jax.jit(fn)
+    lowered, jitted = None, jax.jit(_with_hash(fn))
     try:
         to_program = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)
         with errors_of_jax("export", fn, specs, {}):
@@ -159,6 +159,17 @@ def _unwritable(error: Exception, given: str) -> Unsupported:
         if lacking
         else "Remove host callbacks and jax.debug.print.",
     )
+
+
+def _with_hash(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """The function, or one that calls it: jax.jit asks for a hash, which a module of equinox that
+    holds arrays has not.
+    """
+    try:
+        hash(fn)
+    except TypeError:
+        return lambda *args: fn(*args)
+    return fn
 
 
 def _callback(jitted: jax.stages.Wrapped, specs: Sequence[PyTree], platforms: Sequence[str]) -> str:

@@ -186,3 +186,32 @@ def test_a_number_that_an_array_of_a_chain_shares_changes_no_probability(part, b
     number = {0: 1, 1: 5, 2: 6, 3: 1}[part] * 2.0**26
     total = Chain(*moved[:3], final=moved[3], banded=banded).log_partition()
     assert float(total) == pytest.approx(number, rel=1e-6)
+
+
+@pytest.mark.parametrize("way", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("offset", [0.0, 1e5, -1e6, 1e8, -1e20, 1e30])
+def test_a_number_that_a_time_shares_changes_no_log_prob(offset, way):
+    emission = np.float32([[0, 1], [1, 0], [0, 2], [0, 0]])
+    transition = np.float32([[1, 0], [0, 0.5]])
+    initial = np.zeros(2, np.float32)
+    states = np.array([1, 1, 1, 1])
+    _, scores = all_scores(
+        {
+            **{(t,): emission[t].astype(float) for t in range(4)},
+            **{(t, t + 1): transition.astype(float) for t in range(3)},
+        }
+    )
+    wanted = np.log(probabilities(scores, 1.0))[tuple(states)]
+    shifted = emission + np.float32([[0], [0], [0], [offset]])
+    found = way(lambda x: Chain(initial, transition, x).log_prob(states))(shifted)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_a_probability_is_at_most_one():
+    """By rounding the logarithm was above 0, and the loss of a CRF below."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        transition = 10 * rng.normal(size=(3, 3)).astype(np.float32)
+        emission = (30 * rng.normal(size=(20, 3)) - 1e5).astype(np.float32)
+        chain = Chain(np.zeros(3, np.float32), transition, emission)
+        assert chain.log_prob(chain.best().states) <= 0

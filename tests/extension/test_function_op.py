@@ -475,6 +475,9 @@ def test_arrays_of_a_custom_vjp_may_have_defaults(default):
         np.testing.assert_allclose(jax.hessian(loss(published))(X), wanted)
     ends_in(lambda: published(X, Y, y=Y), InvalidConfig, "y by position and by keyword")
     ends_in(lambda: published(), InvalidConfig, "0 arguments by position")
+    ends_in(
+        lambda: published(x=X, y=Y), InvalidConfig, "keyword x; needed one of y. Pass arrays by"
+    )
 
 
 def test_refusals_name_the_function_and_its_line():

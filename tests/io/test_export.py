@@ -5,6 +5,7 @@ import pickle
 from typing import NamedTuple
 
 import chex
+import equinox as eqx
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -393,3 +394,9 @@ def test_a_program_that_older_readers_cannot_have():
         r"compatibility='MAX': given .* such readers.*compatibility=None",
     )
     assert tj.export(narrow, np.ones(2)).call(np.ones(2)).dtype == jnp.float8_e3m4
+
+
+def test_a_module_without_a_hash_is_exported():
+    model = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+    x = jnp.arange(3.0, dtype=model.layers[0].weight.dtype)
+    np.testing.assert_allclose(tj.export(model, x).call(x), model(x), rtol=1e-6)
