@@ -431,8 +431,8 @@ def op(
     they are, with their rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`,
     and of functions without rules parameters with a default, are payload then, which is passed by
     keyword, or by position as before. The `static_argnums` of a jitted function are not known:
-    publish the function that it was made of. Give the op the same name, so that `fwd` calls the op: then
-    derivatives have any order.
+    publish the function that it was made of. Give the op the same name, so that `fwd` calls the op:
+    then derivatives have any order.
 
     A second derivative applies the rule again. Where `fwd` computes the result without calling the
     function, jax.custom_vjp differentiates `fwd` instead, which gives another number if the rule is
