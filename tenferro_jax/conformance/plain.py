@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..both_modes import replaced
 from ..extension.authored import is_float0
 from ..extension.carrier import Extension, lowering_body
 from ..extension.contract import ExtensionOp, lowered
@@ -67,9 +68,8 @@ def _with_forward_rule(op: ExtensionOp, rule: AnyRule, body: Plain) -> Plain:
         outs = tuple(lowered(more, primals) or ())
         given = [None if is_float0(t) else t for t in tangents]
         made = linearize(rule, more, (), primals, outs, given)
-        count = op.output_count
         moved = [_zero(y) if absent(t) else t for y, t in zip(outs, made, strict=True)]
-        return outs[:count], tuple(moved[:count])
+        return outs[: op.output_count], tuple(moved[: op.output_count])
 
     form: Any = jax.custom_jvp(body)
     form.defjvp(tangents_of)
@@ -106,10 +106,7 @@ def _tangents(eqn: Eqn, moving: Sequence[int]) -> Callable[..., PyTree]:
 
     def run(*inputs: jax.Array) -> PyTree:
         def some(*moved: jax.Array) -> PyTree:
-            full = list(inputs)
-            for i, x in zip(moving, moved, strict=True):
-                full[i] = x
-            return as_function(eqn)(*full)
+            return as_function(eqn)(*replaced(inputs, moving, moved))
 
         at = tuple(inputs[i] for i in moving)
         return jax.jvp(some, at, at)[1]
@@ -128,7 +125,7 @@ def _leaves(traced: ClosedJaxpr) -> Iterator[Eqn]:
                     jax.make_jaxpr(lambda *xs, c=carrier: lowering_body(c, xs))(*structs)
                 )
         elif eqn.primitive.name in RULED:
-            continue
+            pass
         elif any(map(_has_rule, inner_jaxprs(eqn))):
             for inner in inner_jaxprs(eqn):
                 yield from _leaves(inner)

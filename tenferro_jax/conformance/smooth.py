@@ -348,9 +348,9 @@ def smooth(
     if len(refused) in (0, len(floating)):
         raise NotApplicable(f"no {'reverse' if reverse else 'forward'} mode: {reason}")
     compared = tuple(i for i in floating if i not in refused)
-    by, but = ", ".join(map(subject.name_of, compared)), ", ".join(map(subject.name_of, refused))
+    by, but = subject.each(compared), subject.each(refused)
     note = f"compared by {by} alone, not by {but}: {alone[refused[0]]}"
-    subject.partly.update({note: None})
+    subject.partly[note] = None
     return whole._replace(active=compared)
 
 

@@ -210,9 +210,9 @@ class Subject(abc.ABC):
         mapped = [f"axis {a} of {self.names((i,))}" for i, a in enumerate(axes) if a is not None]
         return f"over {' and '.join(mapped)}"
 
-    def name_of(self, i: int) -> str:
-        """An input in words."""
-        return self.names((i,))
+    def each(self, mask: Sequence[int]) -> str:
+        """Each input of a mask in words, however many there are."""
+        return ", ".join(self.names((i,)) for i in mask)
 
     def names(self, mask: Sequence[int]) -> str:
         """The inputs of a mask, in words."""
