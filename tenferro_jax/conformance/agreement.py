@@ -154,10 +154,13 @@ def exported_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         with breaking("X13.7", "export with symbolic sizes", fix):
             program = load_exported(export(graph, platforms=(current_platform(),)).to_bytes())
     except Broken as broken:
-        if isinstance(broken.__cause__, ShapeError) and broken.__cause__.clause == "X7.3":
+        cause = broken.__cause__
+        undecided = jax.errors.InconclusiveDimensionOperation
+        is_tied = isinstance(cause, ShapeError) and cause.clause == "X7.3"
+        if is_tied or isinstance(getattr(cause, "__cause__", None), undecided):
             reason = (
                 f"the op ties sizes in a way that a symbol for each axis does not state: "
-                f"{broken.__cause__.given}"
+                f"{getattr(cause, 'given', cause)}"
             )
             raise NotApplicable(
                 reason, "Export it with constraints=(...) of jax.export.symbolic_shape."

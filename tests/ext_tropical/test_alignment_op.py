@@ -146,11 +146,11 @@ def test_check(semiring):
 @pytest.mark.slow
 def test_check_of_counts():
     """The derivative of counts, a second derivative, is a scan that shard_map refuses
-    (docs/limits.md).
+    (docs/limits.md), in plain JAX too: then that check does not apply.
     """
     counts = counts_of(op_of(log_sum_exp(0.8), FORMS[0], 2, has_lengths=True))
     report = tj.check(counts, order=1, only=(*OWN, "shard_map_derivative"))
-    assert {failure.check for failure in report.failures} == {"shard_map_derivative"}, report
+    assert report.ok, report
 
 
 PLAIN = Alignment("max_plus", *FORMS[0])
