@@ -389,7 +389,7 @@ def _checked(
             if chain.banded
             else "(S, S) or (..., R, S, S)"
         )
-        prefix = "log_" * (where == "viterbi")
+        prefix = "log_" if where == "viterbi" else ""
         named = [(prefix + name, x) for name, x in zip(names, given, strict=True)]
         named += integers.items()
         raise ShapeError(

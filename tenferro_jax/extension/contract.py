@@ -447,16 +447,14 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
     slot = "input" if method == "transpose_rule" else "output"
     clauses = {"infer_output_meta": "X6.3", "linearize": "X6.5", "transpose_rule": "X6.5"}
     clause = clauses.get(method, "X6.4")
-    alone = _alone(outs)
-    if alone:
+    if not isinstance(outs, tuple | list) or _is_one_meta(outs):
         raise InvalidConfig(
             where=op.place_of(method),
-            given=alone,
+            given=_shown_alone(outs),
             needed=f"a tuple or list with one entry for each {slot}",
             fix="Return (value,) for a single value.",
             clause=clause,
         )
-    assert isinstance(outs, tuple | list)
     if len(outs) != count:
         raise InvalidConfig(
             where=op.place_of(method),
@@ -468,16 +466,25 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
     return tuple(outs)
 
 
-def _alone(outs: object) -> str:
-    """What an author's method returned in place of a sequence, as text; "" for a sequence."""
+def _is_one_meta(outs: Sequence[object]) -> bool:
+    """Whether a sequence is the dtype and the shape of one output, without a list around it."""
     if isinstance(outs, TensorMeta):
-        return f"{outs} alone"
-    if hasattr(outs, "dtype"):
-        return f"{meta_of(outs)} alone"  # type: ignore[arg-type]
+        return True
     match outs:
         case (str() | type() | np.dtype(), tuple()):
-            return "a pair (dtype, shape) alone"
-    return "" if isinstance(outs, tuple | list) else f"a {type(outs).__name__}"
+            return True
+    return False
+
+
+def _shown_alone(outs: object) -> str:
+    """What an author's method returned in place of a sequence, as text."""
+    if isinstance(outs, TensorMeta):
+        return f"{outs} alone"
+    if isinstance(outs, tuple | list):
+        return "a pair (dtype, shape) alone"
+    if hasattr(outs, "dtype") and hasattr(outs, "shape"):
+        return f"{meta_of(outs)} alone"
+    return f"a {type(outs).__name__}"
 
 
 def require_arrays(outs: Sequence[object], op: ExtensionOp, method: str) -> tuple[Any, ...]:

@@ -132,3 +132,20 @@ def test_refs_from_outside_are_refused_with_what_to_do():
         InvalidConfig,
         r"given code that closes over a jax\.Ref; .*Make the ref inside",
     )
+
+
+def test_scans_and_batches_of_a_function_with_a_ref():
+    """In both of these JAX itself may be wrong (docs/limits.md)."""
+    square = np.arange(1.0, 10.0).reshape(3, 3)
+    over_scan = lambda f: jax.grad(
+        lambda x: jax.lax.scan(lambda c, _: (0.3 * f(c), None), x, length=3)[0].sum()
+    )
+    over_columns = lambda f: jax.vmap(f, in_axes=1, out_axes=1)
+    published = fresh(twice)
+    for wrap in (lambda f: f, jax.jit):
+        for f in (tj.both_modes(twice), published):
+            close(
+                (wrap(over_scan(f))(jnp.asarray(X)), over_scan(plain)(jnp.asarray(X))), rtol=1e-12
+            )
+        found = wrap(over_columns(tj.both_modes(twice)))(square)
+        close((found, plain(square)), rtol=1e-12)
