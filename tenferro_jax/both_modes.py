@@ -137,10 +137,12 @@ def replaced(all_: Sequence[object], places: Sequence[int], some: Sequence[objec
 
 
 def _arrays(values: Sequence[Any]) -> list[jax.Array]:
-    """Values as arrays: a literal of a jaxpr is none."""
-    return [
-        x if isinstance(x, jax.Array) else jnp.asarray(x, getattr(x, "dtype", None)) for x in values
-    ]
+    """Values as arrays: a literal of a jaxpr is none. Python numbers stay weak: beside float16, one
+    that a rule holds must not make it float32.
+    """
+    weak = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in values]
+    dtypes = [jax.typeof(x).dtype for x in values]
+    return [x if x.dtype == d else x.astype(d) for x, d in zip(weak, dtypes, strict=True)]
 
 
 def _moving(tangents: Sequence[Tangent]) -> list[int]:

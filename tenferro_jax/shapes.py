@@ -288,15 +288,15 @@ def as_array(value: object, where: str) -> Any:
         return value
     if isinstance(value, str | bytes):
         raise _no_array(where, repr(value))
-    entries = jax.tree.leaves(value) if isinstance(value, list | tuple) else [value]
-    for entry in entries:
-        if isinstance(entry, np.ma.MaskedArray):  # of which JAX takes lists, without the masks
-            raise _unfit(where, entry)
     if isinstance(value, np.ndarray | np.generic):
-        if not value.dtype.isnative or not is_jax_dtype(value.dtype):
+        is_masked = isinstance(value, np.ma.MaskedArray)
+        if is_masked or not value.dtype.isnative or not is_jax_dtype(value.dtype):
             raise _unfit(where, value)
         if value.dtype.itemsize < 8 or x64_enabled() or canonical_dtype(value.dtype) == value.dtype:
             return value
+    for entry in jax.tree.leaves(value) if isinstance(value, list | tuple) else []:
+        if isinstance(entry, np.ma.MaskedArray):  # of which JAX takes lists, without the masks
+            raise _unfit(where, entry)
     if isinstance(value, jax.Ref):
         fix = "Pass its value, ref[...], and write what is returned: ref[...] = f(ref[...])."
         raise _no_array(where, "a jax.Ref", fix)

@@ -141,6 +141,24 @@ def test_trees_integers_and_what_is_no_array():
         )
 
 
+@pytest.mark.parametrize("number", [2, 2.5])
+def test_a_python_number_stays_weak_in_the_rules(number):
+    """Beside float16, a strong number of 64 bits would be computed in another dtype: strict
+    promotion refuses it.
+    """
+    f = jax.custom_vjp(lambda x, w: x * w)
+    f.defvjp(lambda x, w: (f(x, w), (x, w)), lambda kept, g: (g * kept[1], None))
+    x = jnp.asarray([0.5, 3.0], jnp.float16)
+    both = both_modes(f)
+    for wrap in [jax.jit, lambda g: g]:
+        slopes = wrap(jax.grad(lambda x: both(x, number).sum()))(x)
+        moved = wrap(lambda x: jax.jvp(lambda x: both(x, number), [x], [x]))(x)[1]
+        expected = jax.grad(lambda x: f(x, number).sum())(x)
+        assert slopes.dtype == moved.dtype == jnp.float16
+        np.testing.assert_array_equal(slopes, expected)
+        np.testing.assert_array_equal(moved, np.float16(number) * np.asarray(x))
+
+
 def test_symbolic_zeros_reach_the_rules():
     seen = []
 

@@ -60,8 +60,9 @@ HELD = {
     "0-d": Held(lambda: jnp.asarray(1.5)),
     "0-d numpy": Held(lambda: np.float64(1.5)),
     "number": Held(lambda: 1.5),
-    "dict": Held(
-        lambda: {"w": [jnp.asarray(WEIGHTS), 2]}, lambda tree: tree["w"][0] * tree["w"][1]
+    "dict": Held(  # an integer that an op is given is one of a dtype of its own
+        lambda: {"w": [jnp.asarray(WEIGHTS), 2]},
+        lambda tree: tree["w"][0] * jnp.asarray(tree["w"][1], float),
     ),
     "traced": Held(lambda: jnp.asarray(WEIGHTS)),
 }

@@ -16,13 +16,13 @@ import numpy as np
 from jax import lax
 from opt_einsum import get_symbol
 
-from tenferro_jax.einsum import Step
+from tenferro_jax.einsum import Plan, Step
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_index, as_real, shown
 
-from ..algebra.semiring import SemiringKey
+from ..algebra.semiring import Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp
 from ..network.log_derivatives import NetworkShares, with_others
 from ..network.many import NetworkBest, NetworkSamples
@@ -135,14 +135,21 @@ def _named(plan: TropicalPlan, labels: jax.Array) -> dict[str | int, jax.Array]:
     return dict(zip(labels_of(plan.plan), rows_of(labels), strict=True))
 
 
+def plan_of_one_op(net: Factors, semiring: Semiring) -> Plan | None:
+    """The plan of the value under a semiring, if one op computes it."""
+    plan = net.plan()
+    is_whole = plan.slices == 1
+    return plan.plan if is_whole and is_network(plan.plan, net.tables, Mode(semiring)) else None
+
+
 def shares(net: Factors, active: Sequence[int], temperature: float) -> Sequence[jax.Array]:
     """Of the entries of some tables, by their increasing numbers: the derivative of T times the log
     of the partition function. One op gives it where one op gives the value; `jax.grad` takes 200 us
     a table.
     """
-    plan, tables, semiring = net.plan(), list(map(widened, net.tables)), LogSumExp(temperature)
-    if plan.slices == 1 and is_network(plan.plan, tables, Mode(semiring)):
-        op = NetworkShares(temperature, text_of(plan.plan), tuple(active), True)
+    semiring, tables = LogSumExp(temperature), list(map(widened, net.tables))
+    if plan := plan_of_one_op(net, semiring):
+        op = NetworkShares(temperature, text_of(plan), tuple(active), True)
         one = np.ones((), tables[0].dtype)
         return on_automatic_axes(lambda *tables: apply(op, *tables, one))(*tables)
 

@@ -21,7 +21,7 @@ from ..network.steps import Assignment
 from ..step.native.library import is_on_host
 from ..uses.chain import Chain
 from .factors import Factors
-from .relative import from_largest
+from .relative import have_small_sums, without_shared
 from .variables import Variable, by_variable, chain_order, chain_places, is_finite
 
 WORTH_A_CHAIN = 16  # variables, from which a `Chain` is faster at later calls than a plan
@@ -87,14 +87,15 @@ class ChainForm(NamedTuple):
         return by_variable(self.order, jax.device_put(list(values)))
 
 
-def chain_form(net: Factors, *, of_differences: bool = False) -> ChainForm | None:
+def chain_form(net: Factors, temperature: float | None = None) -> ChainForm | None:
     """That of a network of a chain, if its tables are concrete, on the host, floats of 32 or 64
     bits and of one size, and nothing is said of their plan; else None.
 
     Args:
       net: the network.
-      of_differences: whether each table is taken from its largest score, for probabilities. Else
-        scores stay as they are, and so do ties of rounded sums.
+      temperature: of the probabilities that are asked for, whose tables are less what their
+        entries share where that is large. Without one scores stay as they are, and so do ties of
+        rounded sums.
     """
     dtype = canonical_dtype(net.tables[0].dtype)
     sizes = {size for x in net.tables for size in x.shape}
@@ -107,7 +108,9 @@ def chain_form(net: Factors, *, of_differences: bool = False) -> ChainForm | Non
         return None
     if len(order := chain_order(net.scopes)) < WORTH_A_CHAIN:
         return None
-    tables = from_largest(net.tables)[0] if of_differences else list(map(np.asarray, net.tables))
+    tables = list(map(np.asarray, net.tables))
+    if temperature is not None and not have_small_sums(tables, temperature):
+        tables = without_shared(tables)[0]
     alone, pairs = chain_places(net.scopes, order)
     own = np.zeros((len(order), *sizes), dtype)
     with np.errstate(invalid="ignore"):  # inf - inf

@@ -16,16 +16,17 @@ from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig
 
 from ..algebra.shipped import LogSumExp, max_plus
-from ..network.steps import Assignment
+from ..network.steps import Assignment, Mode
 from ..network.tropical_einsum import best_assignment
 from ..network.tropical_plan import require_key, require_shape, require_size
+from ..network.value import solved_as_network
 from ..step.einsum_op import widened, work_dtype
 from ..step.layout import are_numbers
 from ..step.weighted_sum import work_of
-from .answers import best_ways, counted, counted_by, samples, shares
+from .answers import best_ways, counted, counted_by, plan_of_one_op, samples, shares
 from .chain_form import chain_form
 from .factors import Factors, asked
-from .relative import from_best, from_largest
+from .relative import from_best, without_shared
 from .variables import (
     Variable,
     as_floats,
@@ -112,7 +113,7 @@ class Network(Factors):
             if scopes[-1:] == parts:
                 tables.append(self.tables[group[0]])
                 continue
-            own, shared = from_largest([self.tables[i] for i in group])
+            own, shared = without_shared([self.tables[i] for i in group])
             tables.append(self.like(parts, own).contracted(semiring, rest).astype(dtype))
             # A table by itself, so that a large number costs the others no digits.
             scopes.append(())
@@ -177,7 +178,7 @@ class Network(Factors):
             raise InvalidConfig(
                 where="Network.best, k", given=str(k), needed="fewer labels than int32 counts"
             )
-        if self.variables:
+        if sizes:
             value, labels = best_ways(self.plan(), list(map(widened, self.tables)), k)
         else:  # one assignment, of nothing
             value, labels = self.value()[None], {}
@@ -286,9 +287,12 @@ class Network(Factors):
         semiring, form = self._semiring(temperature), chain_form(self)
         if form and is_finite(found := form.chain(temperature).log_partition()):
             return found
-        tables, shared = from_largest(self.tables)
-        found = self.like(self.scopes, tables).contracted(semiring)
-        return ((found + shared) / semiring.temperature).astype(self.tables[0].dtype)
+        if plan := plan_of_one_op(self, semiring):
+            found = widened(solved_as_network(plan, self.tables, Mode(semiring))[0])
+        else:
+            tables, shared = without_shared(self.tables)
+            found = self.like(self.scopes, tables).contracted(semiring) + shared
+        return (found / semiring.temperature).astype(self.tables[0].dtype)
 
     @asked
     def marginals(self, *, temperature: float = 1.0) -> dict[Variable, jax.Array]:
@@ -309,15 +313,14 @@ class Network(Factors):
           >>> print(Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).marginals()["a"].round(4))
           [0.6667 0.3333]
         """
-        dtype = self._floating("marginals")
-        self._semiring(temperature)
-        if form := chain_form(self, of_differences=True):
+        dtype, semiring = self._floating("marginals"), self._semiring(temperature)
+        if form := chain_form(self, semiring.temperature):
             posterior = form.chain(temperature).marginals()
             if is_finite(posterior.log_partition):
                 return form.named(np.asarray(posterior.states)[::-1])
         # Those of the entries of the smallest table that has the variable: by the plan of all
         # questions, which a table of its own for each variable would change.
-        net, score = from_best(self)
+        net, score = from_best(self, semiring.temperature)
         require_finite("marginals", score)
         held = holders(self.scopes, self.tables)
         active = sorted(set(held.values()))
@@ -347,10 +350,10 @@ class Network(Factors):
           1.3862943649291992
         """
         dtype, semiring = self._floating("entropy"), self._semiring(temperature)
-        form = chain_form(self, of_differences=True)
+        form = chain_form(self, semiring.temperature)
         if form and (entropy := form.entropy(temperature)) is not None:
             return entropy
-        net, score = from_best(self)
+        net, score = from_best(self, semiring.temperature)
         require_finite("entropy", score)
         # The mean score is the derivative in the direction of the scores.
         scores = [
@@ -401,7 +404,7 @@ class Network(Factors):
           0.7
         """
         self._floating("sample")
-        self._semiring(temperature)
+        semiring = self._semiring(temperature)
         require_key("Network.sample", key)
         shape = require_shape("Network.sample, shape", shape)
         if math.prod(shape) * len(self.variables) >= 2**31:
@@ -416,11 +419,11 @@ class Network(Factors):
             return by_variable(
                 self.variables, [jnp.zeros(shape, jnp.int32) for _ in self.variables]
             )
-        if form := chain_form(self, of_differences=True):
+        if form := chain_form(self, semiring.temperature):
             drawn = form.chain(temperature).sample(key, shape)
             if is_finite(drawn) and drawn.min() >= 0:
                 return form.named(np.moveaxis(np.asarray(drawn), -1, 0)[::-1])
-        net, score = from_best(self)
+        net, score = from_best(self, semiring.temperature)
         require_finite("sample", score)
         return self._named(samples(self.plan(), net.tables, key, shape, temperature))
 
@@ -433,8 +436,8 @@ class Network(Factors):
 
     def _named(self, labels: Mapping[str | int, jax.Array]) -> dict[Variable, jax.Array]:
         """What is known of each letter, for each variable."""
-        found = [labels[get_symbol(i)] for i in range(len(self.variables))]
-        return by_variable(self.variables, found)
+        names = list(self.variables)
+        return by_variable(names, [labels[get_symbol(i)] for i in range(len(names))])
 
     def _ranked(self, k: int) -> Assignment:
         """As `best(k)`, of integers too: their sums are exact in float64."""

@@ -326,7 +326,7 @@ def require_finite(question: str, value: jax.Array) -> None:
     """Refuse a network without a possible assignment, or with a score of NaN or inf, by the log of
     its partition function; not inside a transform.
     """
-    if not isinstance(value, jax.core.Tracer) and not jnp.isfinite(value):
+    if not isinstance(value, jax.core.Tracer) and not np.isfinite(np.asarray(value)):
         raise InvalidConfig(
             where=f"Network.{question}",
             given="a network whose assignments all have the score -inf"

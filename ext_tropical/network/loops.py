@@ -23,6 +23,7 @@ from tenferro_jax.einsum import Plan, Step
 from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import widened, work_dtype
+from ..step.shared_number import shared_number
 from . import plan_rows
 from .plan_rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
 
@@ -354,11 +355,39 @@ def log_search(
         value = jnp.where(known, m + temperature * jnp.log(total), m)
         return (value, m, 1 / jnp.where(known, total, 1))[: 1 + 2 * with_sums]
 
-    buffer = buffer_of(plan, operands, work_dtype(dtype))
+    own, shared = _without_shared(plan, operands)
+    buffer = buffer_of(plan, own, work_dtype(dtype))
     arrays = (buffer, jnp.zeros_like(buffer), jnp.ones_like(buffer))[: 1 + 2 * with_sums]
     alone = large and by_caller(large, plan, functools.partial(_rounded, dtype=dtype))
     found = sweep(plan_rows.forward(plan), Rule(candidate, fold, cells), arrays, alone)
-    return result_of(plan, found[0]).astype(dtype), found
+    return (result_of(plan, found[0]) + shared).astype(dtype), found
+
+
+def _without_shared(
+    plan: Plan, operands: Sequence[jax.Array]
+) -> tuple[Sequence[jax.Array], jax.Array | float]:
+    """Operands less what the finite entries of each have in common, for each cell of the output;
+    and the sum of what was taken away, with the axes of the output. Beside a large number that all
+    entries share, sums of scores would lose their digits.
+    """
+    if operands[0].dtype.itemsize < 4:  # differences are rounded
+        return operands, 0.0
+    output, sizes = plan.equation.output, dict(plan.sizes)
+    shape = [sizes[label] for label in output]
+    own, shared = [], jnp.zeros(shape, operands[0].dtype)
+    for x, term in zip(operands, plan.terms, strict=True):
+        if len(set(term)) < len(term):  # a diagonal
+            own.append(x)
+            continue
+        kept = [label for label in output if label in term]
+        inner = [i for i, label in enumerate(term) if label not in output]
+        number = shared_number(jnp, x, inner)
+        own.append(x - number)
+        # Its axes in the order of the output; those that the output lacks have one entry.
+        ordered = lax.transpose(number, [*map(term.index, kept), *inner])
+        each = lax.reshape(ordered, [sizes[label] for label in kept])
+        shared += lax.broadcast_in_dim(each, shape, [output.index(label) for label in kept])
+    return own, shared
 
 
 def _rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:

@@ -242,6 +242,7 @@ def tangent_of(
     return jax.jvp(moved, (inputs,), (list(tangents),))[1]
 
 
+@functools.cache  # the name of a dtype is made each time it is asked for
 def work_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which candidates are made and compared, and cotangents added."""
     return np.dtype("float32") if dtype.name in ("bfloat16", "float16") else dtype

@@ -30,7 +30,7 @@ from ..network.tropical_plan import (
 )
 from ..step.einsum_op import one_dtype
 from ..step.native.library import is_on_host
-from .chain_constants import with_shared, without_shared
+from .chain_constants import are_small, with_shared, without_shared
 from .chain_op import ChainSamples, ChainScore
 from .chain_paths import along
 from .chain_recurrence import each_column, each_state, relative
@@ -353,9 +353,9 @@ def partition(chain: Chain, where: str, family: type[ChainScore]) -> jax.Array:
 
 def _checked(
     chain: Chain, where: str, semiring: Semiring
-) -> tuple[ChainScore, list[jax.Array], jax.Array]:
+) -> tuple[ChainScore, list[jax.Array], jax.Array | None]:
     """The op of a chain, its inputs with leading axes, of which the final scores are part of the
-    emission, and, under log_sum_exp, a number that was taken from all scores.
+    emission, and, under log_sum_exp, a number that was taken from all scores, if there is one.
     """
     names = ["initial", "transition", "emission", *["final"] * (chain.final is not None)]
     given = [getattr(chain, name) for name in names]
@@ -406,8 +406,8 @@ def _checked(
     band = rows if chain.banded else 0
     op = ChainScore(SemiringKey.of(semiring), band, "lengths" in integers, columns is not None)
     _lead(where, [*arrays, *final], [*op.ranks, *[1] * len(final)])
-    shared = jnp.zeros((), emission.dtype)
-    if semiring == _ALL:
+    shared = None
+    if semiring == _ALL and not are_small(initial, transition, emission, final):
         lengths = arrays[3 : 3 + op.has_length]
         parted: Any = functools.partial(without_shared, banded=chain.banded)
         inputs: Any = (*arrays[:3], final, lengths)

@@ -12,6 +12,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..step.native.library import is_on_host
+from ..step.shared_number import shared_number
+
+SMALL = 16.0
+"""A number that costs the scores to which it is added at most 1e-6 of a probability in float32."""
+
+
+def are_small(
+    initial: jax.Array, transition: jax.Array, emission: jax.Array, final: Sequence[jax.Array]
+) -> bool:
+    """Whether these arrays are on the host, and the numbers that `without_shared` would take away
+    are small: they are no further from 0 than any entry.
+    """
+    given = [initial, transition, *final, *[emission] * len(final)]
+    if not all(map(is_on_host, given)):
+        return False
+    first = [x[..., 0] for x in map(np.asarray, given)]
+    first[1] = first[1][..., 0]
+    return all(abs(x).max() <= SMALL for x in first)
+
 
 def without_shared(
     initial: jax.Array,
@@ -37,8 +57,8 @@ def without_shared(
     xp: ModuleType = np if all(isinstance(x, np.ndarray) for x in given) else jnp
     times, steps = emission.shape[-2], transition.shape[-3]
     length = xp.expand_dims(lengths[0] if lengths else xp.int32(times), -1)
-    ends = [shared_number(xp, x, 1) for x in (initial, *final)]
-    move = shared_number(xp, transition, 2, banded)
+    ends = [shared_number(xp, x, (-1,)) for x in (initial, *final)]
+    move = shared_number(xp, transition, (-2, -1), banded)
     arrays = [initial - ends[0], transition - move, emission]
     each = move[..., 0, 0]
     if steps == 1:
@@ -48,38 +68,20 @@ def without_shared(
     for x in ends:
         shared = shared + x[..., 0]
     if final:
-        seen = shared_number(xp, emission, 1)
+        seen = shared_number(xp, emission, (-1,))
         arrays[2] = emission - seen
         shared = shared + _summed(xp, seen[..., 0], length)
         arrays.append(final[0] - ends[1])
     return arrays, shared
 
 
-def with_shared(score: jax.Array, shared: jax.Array) -> jax.Array:
+def with_shared(score: jax.Array, shared: jax.Array | None) -> jax.Array:
     """The score of all sequences, with what was taken away."""
+    if shared is None:
+        return score
     if isinstance(shared, jax.Array) or isinstance(score, jax.core.Tracer):
         return score + jnp.broadcast_to(shared, score.shape)
     return jax.device_put(np.asarray(score) + shared)  # nothing is compiled
-
-
-def shared_number(xp: ModuleType, x: jax.Array, axes: int, banded: bool = False) -> jax.Array:
-    """The finite entry that is nearest to 0, over so many last axes, which are kept: a constant for
-    derivatives. No entry is more than twice as far from it as from 0. 0 if there is none, and in 16
-    bits, where differences are rounded.
-    """
-    over = tuple(range(x.ndim - axes, x.ndim))
-    if x.dtype.itemsize < 4:
-        return xp.zeros([*x.shape[: x.ndim - axes], *[1] * axes], x.dtype)
-    if xp is jnp:
-        x = jax.lax.stop_gradient(x)
-    counts = xp.isfinite(x)
-    if banded:  # entries of states below 0 have no influence
-        row, column = (xp.arange(n, dtype=xp.int32) for n in x.shape[-2:])
-        counts &= row[:, None] <= column
-    far = xp.asarray(xp.inf, x.dtype)
-    least = xp.where(counts, abs(x), far).min(over, keepdims=True)
-    is_positive = (counts & (x == least)).any(over, keepdims=True)
-    return xp.where(least < far, xp.where(is_positive, least, -least), xp.zeros_like(far))
 
 
 def _summed(xp: ModuleType, x: jax.Array, count: jax.Array) -> jax.Array:

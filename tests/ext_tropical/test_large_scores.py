@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from ext_tropical import Chain, Network
+from ext_tropical import Chain, Network, log_sum_exp, tropical_einsum
 from tenferro_jax.errors import InvalidConfig
 
 from ..helpers import ends_in
@@ -89,6 +89,63 @@ def test_a_constant_in_a_table_changes_no_sample(count):
     draws = with_constants(tables, 2.0**26).sample(jax.random.key(0), (40_000,))
     for name, row in draws.items():
         assert np.mean(row) == pytest.approx(want[name][1], abs=0.01)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("count", [2, 6, 24])
+def test_a_large_score_that_is_impossible_costs_the_others_no_digits(count, way):
+    """1e8 is one score of a table, which another table forbids."""
+    tables = {(i, i + 1): np.zeros((3, 3), np.float32) for i in range(count - 1)}
+    tables |= {(i,): np.float32([0.3, 1.7, 1e8]) for i in range(count)}
+    tables = {**tables, (0, count - 1, count): np.zeros((3, 3, 1), np.float32)}
+    masks = [np.float32([0, 0, -np.inf])] * count
+    net = Network.from_factors(tables)
+    net = net.like([*net.scopes, *[(i,) for i in range(count)]], [*net.tables, *masks])
+    value = WAYS[way](Network.log_partition)(net)
+    np.testing.assert_allclose(value, count * np.logaddexp(0.3, 1.7), rtol=2e-6)
+    slopes = WAYS[way](jax.grad(Network.log_partition))(net).tables[-1]
+    np.testing.assert_allclose(slopes[0], 1 / (1 + np.exp(1.4)), rtol=2e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_network_of_a_batch_has_numbers_of_its_own(way):
+    tables = path_tables(20, "float32")
+    net = Network.from_factors(tables)
+    offsets = np.float32([0, 2.0**26, -(2.0**26)])
+
+    def slopes(offset):
+        moved = [x + offset * (1 - 2 * (i % 2)) for i, x in enumerate([0 * y for y in net.tables])]
+        whole = net.like([*net.scopes, *net.scopes], [*net.tables, *moved])
+        return jax.grad(Network.log_partition)(whole).tables[: len(tables)]
+
+    want = jax.grad(Network.log_partition)(net).tables
+    found = WAYS[way](jax.vmap(slopes))(offsets)
+    for a, b in zip(found, want, strict=True):
+        np.testing.assert_allclose(a, np.broadcast_to(b, a.shape), rtol=2e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_cell_of_an_einsum_has_numbers_of_its_own(way):
+    """Rows of one table share different large numbers, in an order of the output that is not that
+    of the tables.
+    """
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.normal(size=size).astype(np.float32) for size in [(4, 3), (3, 4), (4, 2)])
+    rows, columns = np.float32([0, 2.0**26, -(2.0**26), 8]), np.float32([2.0**27, 1])
+
+    def slopes(a, b, c):
+        f = lambda b: tropical_einsum("ij,jk,kl->li", a, b, c, semiring=log_sum_exp)
+        return jax.jacrev(f)(b)
+
+    found = WAYS[way](slopes)(a + 0 * a, b, c)
+    ask = WAYS[way](lambda a, b, c: tropical_einsum("ij,jk,kl->li", a, b, c, semiring=log_sum_exp))
+    moved = 0 * a + rows[:, None], b, 0 * c + columns
+    want = np.logaddexp.reduce(np.logaddexp.reduce(b, 0)) + columns[:, None] + rows
+    np.testing.assert_allclose(ask(*moved), want, rtol=1e-6)
+    flat = np.exp(b - np.logaddexp.reduce(b.reshape(-1)))
+    np.testing.assert_allclose(
+        WAYS[way](slopes)(*moved), np.broadcast_to(flat, found.shape), rtol=2e-5
+    )
 
 
 @pytest.mark.parametrize("way", ["eager", "jit"])

@@ -944,13 +944,156 @@ void solve_step(const Context& context, const Step& step, const void* lhs, const
     }
 }
 
+// Under log-sum-exp, tables without the numbers that all entries of an output's cell share: added to other scores, a large one would cost these
+// their digits. Tables whose numbers are small are read where they lie.
+template <class T>
+class Shared {
+ public:
+  Shared(const Context& context, const Plan& plan) : plan_(plan) {
+    for (int64_t i = 0; i < plan.tables; ++i) tables_.push_back(context.ask.inputs[static_cast<size_t>(i)].data);
+    if constexpr (std::is_floating_point<T>::value) {
+      if (context.ask.algebra != Algebra::kLogSumExp) return;
+      double sum = 0;
+      for (int64_t i = 0; i < plan.tables; ++i) {
+        numbers_.push_back(numbers(i));
+        T most = T(0);
+        for (T x : numbers_.back()) most = std::max(most, std::abs(x));
+        sum += static_cast<double>(most);
+      }
+      if (sum <= kSmallSum * context.ask.temperature) {
+        numbers_.clear();
+        return;
+      }
+      for (int64_t i = 0; i < plan.tables; ++i) take(i);
+    }
+  }
+
+  const void* table(int64_t i) const { return tables_[static_cast<size_t>(i)]; }
+
+  // Adds to the cells of the output what was taken away.
+  void give_back(T* out) const {
+    if (numbers_.empty()) return;
+    std::vector<double> sums(static_cast<size_t>(plan_.cells));
+    for (int64_t i = 0; i < plan_.tables; ++i) {
+      std::vector<Axis> axes;
+      int64_t stride = 1;
+      for (size_t a = plan_.output.size(); a-- > 0; stride *= plan_.size(plan_.output[a]))
+        axes.insert(axes.begin(), Axis{plan_.size(plan_.output[a]), stride, number_stride(i, plan_.output[a])});
+      over_entries(Runs(axes), [&](int64_t cell, int64_t at) { sums[static_cast<size_t>(cell)] += static_cast<double>(numbers_[static_cast<size_t>(i)][static_cast<size_t>(at)]); });
+    }
+    for (int64_t o = 0; o < plan_.cells; ++o) out[o] = static_cast<T>(static_cast<double>(out[o]) + sums[static_cast<size_t>(o)]);
+  }
+
+ private:
+  static constexpr double kSmallSum = 64;  // of numbers / T: no probability shows how these are rounded
+
+  const std::vector<int64_t>& labels(int64_t table) const { return plan_.terms[static_cast<size_t>(table)]; }
+
+  // A table has a number for each cell of those of its labels that the output has too.
+  int64_t number_stride(int64_t table, int64_t label) const {
+    if (!has(labels(table), label)) return 0;
+    int64_t stride = 1;
+    for (size_t a = labels(table).size(); labels(table)[--a] != label;)
+      if (has(plan_.output, labels(table)[a])) stride *= plan_.size(labels(table)[a]);
+    return stride;
+  }
+
+  Runs runs_of(int64_t table) const {
+    std::vector<Axis> axes;
+    int64_t stride = plan_.counts[static_cast<size_t>(table)];
+    for (int64_t label : labels(table)) {
+      stride /= plan_.size(label);
+      axes.push_back({plan_.size(label), stride, has(plan_.output, label) ? number_stride(table, label) : 0});
+    }
+    return Runs(axes);
+  }
+
+  // each(left, right) for the addresses of all entries.
+  template <class Each>
+  static void over_entries(const Runs& runs, const Each& each) {
+    for (int64_t r = 0; r < runs.runs(); ++r) {
+      const Runs::Run run = runs.run(r);
+      for (int64_t i = 0; i < run.count; ++i) each(run.left + runs.left()[static_cast<size_t>(i)], run.right + runs.right()[static_cast<size_t>(i)]);
+    }
+  }
+
+  // What the finite entries have in common: the greatest if all lie below 0, the least if all lie above, else 0.
+  static T number(T greatest, T least) {
+    const T found = greatest < T(0) ? greatest : std::max(least, T(0));
+    return std::isfinite(found) ? found : T(0);
+  }
+
+  static T number_of(const T* x, int64_t count) {
+    constexpr int64_t lanes = 16;  // vectors
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    T greatest[lanes], least[lanes];
+    std::fill(greatest, greatest + lanes, -infinity), std::fill(least, least + lanes, infinity);
+    const auto see = [&](int64_t l, T value) {
+      greatest[l] = value > greatest[l] ? value : greatest[l];
+      least[l] = value < least[l] && value != -infinity ? value : least[l];
+    };
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes) {
+      for (int64_t l = 0; l < lanes; ++l) see(l, x[i + l]);
+      if (greatest[0] >= T(0) && least[0] <= T(0)) return T(0);
+    }
+    for (; i < count; ++i) see(0, x[i]);
+    return number(*std::max_element(greatest, greatest + lanes), *std::min_element(least, least + lanes));
+  }
+
+  std::vector<T> numbers(int64_t table) const {
+    const T* const x = static_cast<const T*>(tables_[static_cast<size_t>(table)]);
+    const auto& own = labels(table);
+    int64_t cells = 1, leading = 0;
+    bool is_diagonal = false;
+    for (size_t a = 0; a < own.size(); ++a) {
+      is_diagonal |= std::count(own.begin(), own.end(), own[a]) > 1;
+      if (!has(plan_.output, own[a])) continue;
+      cells *= plan_.size(own[a]);
+      leading += static_cast<int64_t>(a) == leading;
+    }
+    std::vector<T> found(static_cast<size_t>(cells));
+    if (is_diagonal) return found;
+    const int64_t each = plan_.counts[static_cast<size_t>(table)] / cells;
+    const bool is_in_blocks = std::none_of(own.begin() + leading, own.end(), [&](int64_t label) { return has(plan_.output, label); });
+    if (is_in_blocks) {
+      for (int64_t at = 0; at < cells; ++at) found[static_cast<size_t>(at)] = number_of(x + at * each, each);
+      return found;
+    }
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    std::vector<T> greatest(found.size(), -infinity), least(found.size(), infinity);
+    over_entries(runs_of(table), [&](int64_t entry, int64_t at) {
+      T &most = greatest[static_cast<size_t>(at)], &fewest = least[static_cast<size_t>(at)];
+      most = std::max(most, x[entry]);
+      if (x[entry] != -infinity) fewest = std::min(fewest, x[entry]);
+    });
+    for (size_t at = 0; at < found.size(); ++at) found[at] = number(greatest[at], least[at]);
+    return found;
+  }
+
+  void take(int64_t table) {
+    const auto& own = numbers_[static_cast<size_t>(table)];
+    if (std::all_of(own.begin(), own.end(), [](T x) { return x == T(0); })) return;
+    const T* const x = static_cast<const T*>(tables_[static_cast<size_t>(table)]);
+    made_.push_back(room(plan_.counts[static_cast<size_t>(table)], sizeof(T)));
+    T* const to = reinterpret_cast<T*>(made_.back().get());
+    over_entries(runs_of(table), [&](int64_t entry, int64_t at) { to[entry] = x[entry] - own[static_cast<size_t>(at)]; });
+    tables_[static_cast<size_t>(table)] = to;
+  }
+
+  const Plan& plan_;
+  std::vector<const void*> tables_;
+  std::vector<std::vector<T>> numbers_;
+  std::vector<Bytes> made_;
+};
+
 // All values of a plan, by their numbers. Each is read by one step and freed then, unless the way back needs it, with the sums of log-sum-exp.
 template <class T>
 class Values {
  public:
-  Values(const Context& context, const Plan& plan, std::vector<Winners>* winners, bool keeps) : made_(plan.steps.size()), sums_(plan.steps.size()) {
-    const Ask& ask = context.ask;
-    for (int64_t i = 0; i < plan.tables; ++i) at_.push_back(ask.inputs[static_cast<size_t>(i)].data);
+  Values(const Context& context, const Plan& plan, std::vector<Winners>* winners, bool keeps)
+      : shared_(context, plan), made_(plan.steps.size()), sums_(plan.steps.size()) {
+    for (int64_t i = 0; i < plan.tables; ++i) at_.push_back(shared_.table(i));
     for (size_t s = 0; s < plan.steps.size(); ++s) {
       const Step& step = plan.steps[s];
       made_[s] = room(step.count, sizeof(T));
@@ -966,8 +1109,10 @@ class Values {
   const void* at(int64_t i) const { return i < 0 ? nullptr : at_[static_cast<size_t>(i)]; }
   const T* last() const { return static_cast<const T*>(at_.back()); }
   const Sums<T>& sums(size_t step) const { return sums_[step]; }
+  const Shared<T>& shared() const { return shared_; }
 
  private:
+  Shared<T> shared_;
   std::vector<const void*> at_;
   std::vector<Bytes> made_;
   std::vector<Sums<T>> sums_;
@@ -979,7 +1124,9 @@ void run_steps(const Context& context, const Plan& plan) {
   const bool with_labels = ask.question == Question::kLabels;
   std::vector<Winners> winners(with_labels ? plan.steps.size() : 0);
   const Values<T> values(context, plan, with_labels ? &winners : nullptr, false);
-  write_output(context, plan, values.last(), static_cast<T*>(ask.results[0].data));
+  T* const out = static_cast<T*>(ask.results[0].data);
+  write_output(context, plan, values.last(), out);
+  values.shared().give_back(out);
   if (with_labels) walk_back(context, plan, winners, static_cast<int32_t*>(ask.results[1].data));
 }
 
