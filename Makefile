@@ -41,7 +41,7 @@ sanitize:
 	mkdir -p build
 	for s in address,undefined thread; do \
 		$(CXX) -std=c++17 -g -O1 -fwrapv -ffp-contract=off -fsanitize=$$s -fno-sanitize-recover=all -pthread tests/native/sanitize.cc \
-			$(filter-out %handler.cc,$(wildcard ext_tropical/step/native/*.cc)) -o build/sanitize && ./build/sanitize || exit 1; done
+			$(filter-out %handler.cc,$(wildcard ext_tropical/native/*.cc)) -o build/sanitize && ./build/sanitize || exit 1; done
 
 bench: .venv/.test
 	.venv/bin/python -m benchmarks

@@ -11,7 +11,7 @@ import setuptools
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FOLDER = pathlib.Path("ext_tropical/step/native")
+FOLDER = pathlib.Path("ext_tropical/native")
 ADDRESS = os.environ.get("PROJECT_URL", "").rstrip("/")
 """Of the repository; the release workflow gives its own."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)]+)\)")

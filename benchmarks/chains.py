@@ -38,10 +38,10 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from ext_tropical import Chain, log_sum_exp, max_plus
-from ext_tropical.step.native.library import native
-from ext_tropical.uses import chain_op
-from ext_tropical.uses.chain_op import ChainScore
-from ext_tropical.uses.ctc import ctc_loss
+from ext_tropical.native.library import native
+from ext_tropical.sequences import chain_op
+from ext_tropical.sequences.chain_op import ChainScore
+from ext_tropical.sequences.ctc import ctc_loss
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 

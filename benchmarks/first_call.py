@@ -21,13 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import opt_einsum
 
-from ext_tropical import (
-    TropicalEinsum,
-    best_assignment,
-    log_sum_exp,
-    max_plus,
-    tropical_einsum,
-)
+from ext_tropical import TropicalEinsum, best_assignment, log_sum_exp, max_plus, tropical_einsum
 from tenferro_jax import trace
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind

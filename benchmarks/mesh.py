@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import log_sum_exp, max_plus, tropical_einsum
-from ext_tropical.step.einsum_op import Outputs, TropicalEinsum
-from ext_tropical.step.log_einsum import LogEinsum
+from ext_tropical.steps.einsum_op import Outputs, TropicalEinsum
+from ext_tropical.steps.log_einsum import LogEinsum
 from tenferro_jax.extension import apply
 
 from .measure import header

@@ -34,7 +34,7 @@ import numpy as np
 import opt_einsum
 
 from ext_tropical import best_assignment, log_sum_exp, tropical_einsum
-from ext_tropical.step.native.library import target
+from ext_tropical.native.library import target
 
 from .measure import alternating, header
 from .network_peers import LOOP, chains, solved, toulbar2, value, widest

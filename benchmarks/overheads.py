@@ -26,7 +26,7 @@ import numpy as np
 import opt_einsum
 
 from ext_tropical import plan_tropical_einsum, tropical_einsum
-from ext_tropical.network.tropical_plan import cached_plan
+from ext_tropical.einsums.planning import cached_plan
 from tenferro_jax import plan_einsum, trace
 from tenferro_jax.engine import Engine
 from tenferro_jax.extension import ExtensionOp, apply

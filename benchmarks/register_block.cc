@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "../ext_tropical/step/native/problem.h"
+#include "../ext_tropical/native/problem.h"
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #endif
@@ -23,7 +23,7 @@
 
 namespace tropical {
 namespace {
-#include "../ext_tropical/step/native/tiles.inc"
+#include "../ext_tropical/native/tiles.inc"
 
 template <class T, bool with_winner>
 double rate() {

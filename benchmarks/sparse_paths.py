@@ -25,8 +25,8 @@ import scipy.sparse
 import scipy.spatial
 from scipy.sparse import csgraph
 
-from ext_tropical.uses.path_op import PathSearch
-from ext_tropical.uses.paths import EdgeGraph, shortest_paths
+from ext_tropical.graphs.path_op import PathSearch
+from ext_tropical.graphs.paths import EdgeGraph, shortest_paths
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 

@@ -36,8 +36,8 @@ from ext_tropical import (
     register_semiring,
     tropical_einsum,
 )
-from ext_tropical.step.einsum_op import Outputs
-from ext_tropical.step.native.library import native
+from ext_tropical.native.library import native
+from ext_tropical.steps.einsum_op import Outputs
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 

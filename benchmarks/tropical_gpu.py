@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import TropicalEinsum, max_plus
-from ext_tropical.step.einsum_op import Outputs, run_gpu
-from ext_tropical.step.kernels.mosaic import backend, cards, problem_of_cards
+from ext_tropical.steps.einsum_op import Outputs, run_gpu
+from ext_tropical.steps.kernels.mosaic import backend, cards, problem_of_cards
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 

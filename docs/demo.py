@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import export, load_exported, routes, trace
-from tenferro_jax.engine import Engine
+from tenferro_jax import Engine, export, load_exported, routes, trace
 
 try:
     import matplotlib

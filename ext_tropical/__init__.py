@@ -1,5 +1,20 @@
-"""Tropical tensors for JAX: einsum in selective semirings with winners, assignments and gradients.
-Re-exports only; what is not here is public in the module that `ROOMS` names.
+"""Tropical tensors for JAX: einsum, models, sequences and graphs over semirings, with winners and
+gradients.
+
+Every function that a user calls is here. By subject:
+
+- einsums: `tropical_einsum`, `tropical_einsum_with_argmax`, `best_assignment`,
+  `plan_tropical_einsum`, `tropical_dot_general`, `tropical_reduce_sum`, `min_plus_dot_general`
+- models: `Network`
+- sequences: `Chain`, `viterbi`, `ctc_loss`, `align`
+- graphs: `shortest_paths`, `EdgeGraph`, `closure`, `segment_max`, `segment_min`
+- semirings: `max_plus`, `min_plus`, `max_mul`, `min_max`, `or_and`, `log_sum_exp`; `Semiring`,
+  `SelectiveSemiring`, `register_semiring`, `broken_laws`; the scalars `MaxPlus`, `MinPlus`,
+  `MaxMul`
+- for authors of graphs: `TropicalEinsum`, `register`
+
+What these return, and functions that few need, are in the rooms: `ext_tropical.einsums`, `.models`,
+`.sequences`, `.graphs`, `.semirings` and, the ops, `.steps`.
 """
 
 from typing import TYPE_CHECKING
@@ -7,21 +22,26 @@ from typing import TYPE_CHECKING
 from tenferro_jax import __version__ as __version__
 from tenferro_jax.errors import no_attribute
 
-from .algebra.scalar import MaxMul, MaxPlus, MinPlus
-from .algebra.semiring import SelectiveSemiring, Semiring, register_semiring
-from .algebra.shipped import log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
+from .einsums.call import best_assignment, tropical_einsum, tropical_einsum_with_argmax
+from .einsums.dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
+from .einsums.planning import plan_tropical_einsum
 from .families import register
-from .model.network import Network
-from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
-from .network.tropical_plan import plan_tropical_einsum
-from .step.einsum_op import TropicalEinsum
-from .uses.align import align
-from .uses.chain import Chain, viterbi
-from .uses.closure import closure
-from .uses.dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
+from .graphs.all_pairs import closure
+from .graphs.paths import EdgeGraph, shortest_paths
+from .graphs.segments import segment_max, segment_min
+from .models.network import Network
+from .semirings.laws import broken_laws
+from .semirings.scalar import MaxMul, MaxPlus, MinPlus
+from .semirings.semiring import SelectiveSemiring, Semiring, register_semiring
+from .semirings.shipped import log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
+from .sequences.alignments import align
+from .sequences.chain import Chain, viterbi
+from .sequences.ctc import ctc_loss
+from .steps.einsum_op import TropicalEinsum
 
 __all__ = [
     "Chain",
+    "EdgeGraph",
     "MaxMul",
     "MaxPlus",
     "MinPlus",
@@ -31,7 +51,9 @@ __all__ = [
     "TropicalEinsum",
     "align",
     "best_assignment",
+    "broken_laws",
     "closure",
+    "ctc_loss",
     "log_sum_exp",
     "max_mul",
     "max_plus",
@@ -42,6 +64,9 @@ __all__ = [
     "plan_tropical_einsum",
     "register",
     "register_semiring",
+    "segment_max",
+    "segment_min",
+    "shortest_paths",
     "tropical_dot_general",
     "tropical_einsum",
     "tropical_einsum_with_argmax",
@@ -49,11 +74,11 @@ __all__ = [
     "viterbi",
 ]
 
-ROOMS = ("algebra.laws", "uses.ctc", "uses.paths", "uses.segments")
-"""The modules of this package whose public names are not here."""
+ROOMS = ("einsums", "models", "sequences", "graphs", "semirings", "steps")
+"""The packages whose public names are not all here."""
 
 if not TYPE_CHECKING:  # a checker of types would take every name
 
     def __getattr__(name: str) -> object:
-        """Says where a name is that has a module of its own."""
+        """Says in which room a name is."""
         raise no_attribute(__name__, name, [f"{__name__}.{room}" for room in ROOMS])

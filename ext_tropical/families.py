@@ -5,20 +5,20 @@ from __future__ import annotations
 from tenferro_jax.extension import register_extension
 from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 
-from .algebra.semiring import SemiringKey
-from .algebra.shipped import LogSumExp, max_plus, min_plus
-from .network.log_derivatives import NetworkCurvature, NetworkShares
-from .network.many import NetworkBest, NetworkSamples
-from .network.value import TropicalNetwork
-from .network.walk import NetworkEntries, Rows
-from .step.at_winner import AtWinner
-from .step.einsum_op import TropicalEinsum
-from .step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
-from .step.sum_einsum import SumEinsum
-from .step.weighted_sum import WeightedSum
-from .uses.alignment_op import Alignment, AlignmentCounts
-from .uses.chain_op import ChainByEmission, ChainSamples, ChainScore
-from .uses.path_op import PathSearch, TreeSums
+from .graphs.path_op import PathSearch, TreeSums
+from .networks.log_derivatives import NetworkCurvature, NetworkShares
+from .networks.many import NetworkBest, NetworkSamples
+from .networks.value import TropicalNetwork
+from .networks.walk import NetworkEntries, Rows
+from .semirings.semiring import SemiringKey
+from .semirings.shipped import LogSumExp, max_plus, min_plus
+from .sequences.alignment_op import Alignment, AlignmentCounts
+from .sequences.chain_op import ChainByEmission, ChainSamples, ChainScore
+from .steps.at_winner import AtWinner
+from .steps.einsum_op import TropicalEinsum
+from .steps.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
+from .steps.sum_einsum import SumEinsum
+from .steps.weighted_sum import WeightedSum
 
 
 def register() -> None:

@@ -305,7 +305,7 @@ def _automatic(mesh: Any) -> Any:
     return jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds))
 
 
-def on_automatic_axes(
+def run_on_automatic_axes(
     fn: Callable[..., list[Slot]],
     operands: tuple[object, ...],
     places: Callable[[list[Slot]], Sequence[jax.NamedSharding | jax.P | None]],

@@ -23,14 +23,7 @@ from .dimensions import read_dimension
 from .errors import InvalidConfig, TenferroError
 from .identity import CACHED, Sealed, Writer, payload_of
 from .jax_seam import is_symbolic_dim
-from .payload_leaves import (
-    ARRAYS,
-    array_bytes,
-    array_text,
-    read_array,
-    read_value,
-    refusal,
-)
+from .payload_leaves import ARRAYS, array_bytes, array_text, read_array, read_value, refusal
 
 
 class Annotation(NamedTuple):

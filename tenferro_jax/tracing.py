@@ -15,8 +15,8 @@ from . import jax_seam
 from .errors import require_kind
 from .extension.carrier import Extension
 from .extension.execution import forward
+from .extension.kernels import NO_RUNTIMES
 from .extension.routes import ANY_PLATFORM
-from .extension.runtimes import NO_RUNTIMES
 from .graph.builder import GraphBuilder
 from .graph.graph import Graph, arguments
 from .graph.primitives import IN_BOTH_MODES, moving, of_one_mode, pulled, pushed

@@ -10,7 +10,7 @@ import numpy as np
 
 import ext_tropical
 from ext_tropical import TropicalEinsum
-from ext_tropical.step.einsum_op import Outputs
+from ext_tropical.steps.einsum_op import Outputs
 from tenferro_jax.extension import ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, apply
 from tenferro_jax.extension.carrier import BatchLevel, Extension
 from tenferro_jax.extension.rules import NO_RULES

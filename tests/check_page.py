@@ -6,7 +6,7 @@ python -m tests.check_page      write the list into the page
 import inspect
 import pathlib
 
-from tenferro_jax.conformance.checks import CHECKS, FUNCTION_CHECKS
+from tenferro_jax.testing.checks import CHECKS, FUNCTION_CHECKS
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/checks.md"
 LIST = "## The list\n"

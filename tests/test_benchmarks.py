@@ -15,17 +15,13 @@ from benchmarks import (
     chains,
     closures,
     first_call,
-    glue,
     gradient_of_matmul,
-    graph_building,
-    growth,
     log_sum_exp,
     mesh,
     network_peers,
     networks,
     one_line,
     questions,
-    slices,
     sparse_paths,
     training_step,
     tropical,
@@ -86,7 +82,6 @@ SMALL = {  # what runs at toy size, the times in what it returns, and words that
     ),
     gradient_of_matmul: (lambda main: main([8], repeats=2), "gradient"),
     training_step: (lambda main: main([4, 5, 3], 8, repeats=2), "optimised HLO equal: True"),
-    graph_building: (lambda main: main([20], repeats=1).values(), "us a node"),
     both_modes: (lambda main: main(1e-3).values(), "and lowering: at most"),
     log_sum_exp: (lambda main: in_both(main(("2 of 3",), ("float32",), 1)), "with gradient"),
     one_line: (
@@ -124,17 +119,6 @@ def test_first_call(capsys):
     assert "k = 40: trace" in out
 
 
-def test_glue(capsys):
-    """An op takes at most two lines more than plain JAX, and does everything that it does."""
-    table = glue.main()
-    assert len(table) == 8
-    for plain, op, compared in table.values():
-        assert 0 < op <= plain + 2
-        assert compared["value"] == compared["grad"] == compared["vmap of grad"] == "equal"
-        assert {compared["jvp"], compared["hessian"]} <= {"equal", "plain refuses"}
-    assert "plain refuses" in capsys.readouterr().out
-
-
 def test_tropical(capsys, tmp_path):
     files = [str(tmp_path / name) for name in ("t.json", "t.png")]
     table = tropical.main(tropical.TOY, repeats=1, json_path=files[0], plot_path=files[1])
@@ -167,19 +151,6 @@ def test_a_process_that_answers_different_networks_does_not_grow():
     maps, mib = np.subtract(found[60], found[10])
     assert maps < 50
     assert mib < 50
-
-
-def test_growth(capsys, monkeypatch, tmp_path):
-    for table, names in (("STEPS", ("xla", "xla, gradient")), ("SWEEPS", ("batch", "operands"))):
-        monkeypatch.setattr(growth, table, {name: getattr(growth, table)[name] for name in names})
-    files = [str(tmp_path / name) for name in ("g.json", "g.png")]
-    found = growth.main(doublings=2, repeats=1, json_path=files[0], plot_path=files[1])
-    assert found["time"].keys() == {"batch, xla", "batch, xla, gradient", "operands, plan"}
-    (curve,) = found["memory"].values()
-    assert all(have <= said for have, said in zip(curve.found, curve.expected, strict=True))
-    assert json.loads(pathlib.Path(files[0]).read_text())["memory"]["batch"]["sizes"] == [16, 32]
-    assert pathlib.Path(files[1]).stat().st_size > 0
-    assert "of the formula" in capsys.readouterr().out
 
 
 def test_tropical_gpu(capsys, monkeypatch, tmp_path):
@@ -223,17 +194,6 @@ def test_mesh(monkeypatch):
     for row in rows:
         if row.question == "value" and row.split != "contracted, left alone":
             assert row.op.collectives == row.product.collectives
-
-
-@pytest.mark.cpu
-def test_slices(capsys):
-    """The costs of slices, an engine, and a model that says of each device what it runs."""
-    assert all(seconds > 0 for _, seconds in slices.overheads(16).values())
-    assert min(slices.workers(32, 4)) > 0
-    found = slices.model(32, 2)
-    assert sorted(found) == [1, 2]
-    assert min(min(pair) for pair in found.values()) > 0
-    assert "16 times the limit" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_the_versions_are_those_of_the_installation_and_of_the_page():
     if jax.__version__ == oldest:
         ours, theirs = (
             {path.name: path.read_bytes() for path in pathlib.Path(folder, "xla/ffi/api").iterdir()}
-            for folder in (ROOT / "ext_tropical/step/native", jax.ffi.include_dir())
+            for folder in (ROOT / "ext_tropical/native", jax.ffi.include_dir())
         )
         assert ours == theirs
     rows = re.findall(r"^\| ([\d.]+) \| [\d.]+ \| all tests", PAGE, re.MULTILINE)

@@ -13,6 +13,8 @@ import urllib.parse
 
 import pytest
 
+import ext_tropical
+
 from .helpers import python
 from .house import ROOT
 from .run_docs import BLOCK
@@ -20,13 +22,11 @@ from .run_docs import BLOCK
 PACKAGES = {
     "tenferro_jax": "tenferro_jax",
     "tenferro_jax.extension": "extension",
-    "tenferro_jax.conformance": "parts",
     "tenferro_jax.graph": "parts",
-    "tenferro_jax.engine": "parts",
-    "tenferro_jax.tensor": "parts",
     "tenferro_jax.io": "parts",
-    "tenferro_jax.einsum": "parts",
-    "ext_tropical": "ext_tropical",
+    "tenferro_jax.plans": "parts",
+    "tenferro_jax.testing": "parts",
+    **{f"ext_tropical.{room}": f"tropical_{room}" for room in ext_tropical.ROOMS},
 }
 
 
@@ -83,6 +83,9 @@ def test_the_site(tmp_path):
             module = getattr(thing, "__module__", package)
             known = ids & {f"{package}.{name}", f"{module}.{name}"}
             assert known or (inspect.ismodule(thing) and name in ids), name
+    rooms = [importlib.import_module(f"ext_tropical.{room}") for room in ext_tropical.ROOMS]
+    described = {name for room in rooms for name in room.__all__} | {"register"}
+    assert set(ext_tropical.__all__) <= described
     formulas = re.findall("<math.*?</math>", (tmp_path / "maths/tropical.html").read_text())
     assert len(formulas) > 30
     assert not [formula for formula in formulas if "\\" in formula]

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from ext_tropical.uses.paths import EdgeGraph, shortest_paths
+from ext_tropical import EdgeGraph, shortest_paths
 
 SIDE = 5
 _node = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)

@@ -14,7 +14,7 @@ import networkx as nx
 import numpy as np
 
 from ext_tropical import closure, min_plus
-from ext_tropical.uses.closure import ClosureResult
+from ext_tropical.graphs import ClosureResult
 
 
 def characters() -> tuple[list[str], np.ndarray]:

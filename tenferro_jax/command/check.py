@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import conformance
+from .. import testing as conformance
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from .shared import FAILED, OK, show

@@ -13,11 +13,7 @@ from typing import Any
 import jax
 
 from ..extension.family import parse_family_id
-from ..extension.registry import (
-    MissingExtension,
-    installed,
-    lookup_extension_factory,
-)
+from ..extension.registry import MissingExtension, installed, lookup_extension_factory
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import leaf_names, op_name
 from ..io.container import GRAPH_MAGIC, USUAL_LIMITS, read_file, unpack

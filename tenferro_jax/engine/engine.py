@@ -14,8 +14,8 @@ import jax
 
 from ..errors import InvalidConfig
 from ..extension.carrier import Extension
+from ..extension.kernels import ExtensionRuntimeSet, RouteKind, require_runtimes
 from ..extension.routes import Route, here, route_of
-from ..extension.runtimes import ExtensionRuntimeSet, RouteKind, require_runtimes
 from ..graph.graph import Graph, Node, bodies, require_graph
 from ..jax_seam import Site
 from ..ops.op import StdTensorOp
@@ -159,7 +159,7 @@ class Engine:
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from tenferro_jax import trace
-      >>> from tenferro_jax.engine import Engine
+      >>> from tenferro_jax import Engine
       >>> engine = Engine()
       >>> spec = jax.ShapeDtypeStruct((2,), jnp.float32)
       >>> engine.eval(trace(lambda x: x + x, spec), jnp.ones(2)).tolist()

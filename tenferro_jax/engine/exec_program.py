@@ -146,7 +146,7 @@ class ExecProgram:
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from tenferro_jax import trace
-      >>> from tenferro_jax.engine import compile_std_to_exec
+      >>> from tenferro_jax import compile_std_to_exec
       >>> program = compile_std_to_exec(trace(lambda x: jnp.tanh(x) @ x, jax.ShapeDtypeStruct((2,
       ...     2), jnp.float32)))
       >>> program(jnp.eye(2))[0, 0].item() == jnp.tanh(1).item()

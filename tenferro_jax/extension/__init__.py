@@ -1,32 +1,47 @@
-"""The names that the author of an extension op imports."""
+"""The names that the author of an extension op imports.
 
-# What stands where, from the ground up:
-#
-# - `contract`: the methods of an op class; `runtimes` and `rules`: kernels and AD rules as values;
-#   `family`: the family_id; `registry`: how a class becomes a family that files find.
-# - `carrier`: an op with its batch levels, as graphs and JAX hold it; `sharding`: how it splits.
-# - `routes`: which way a call takes; `execution`: that way; `primitive`: `apply`, and the primitive
-#   of JAX with its rules.
-# - `authored`: what the author of a function wrote; `function_extension`: the class of its ops;
-#   `function_op`: what `tenferro_jax.op` returns; `nesting`: how arrays are nested, as text.
+The modules in the order of a call:
+
+`function_op`, `authored`, `function_extension`
+    What `tenferro_jax.op` returns, what its author wrote, and the class of its ops. `nesting`: how
+    their arrays are nested, as text. `definitions`: what is defined again, in a notebook.
+`contract`, `rules`, `kernels`
+    What an author writes: the methods of an op class, its derivatives, its kernels.
+`family`, `registry`
+    The family_id, and how a class becomes a family that files find.
+`primitive`
+    `apply`, and the primitive of JAX that a family is, with its rules.
+`carrier`
+    An op with its batch levels, as graphs and JAX hold it.
+`routes`
+    Which way a call takes: a kernel, the host, or the lowering. `execution`: that way.
+`sharding`
+    How an op splits over devices. `transforms`: of functions, as ops need them.
+"""
 
 from typing import TYPE_CHECKING
 
 from ..errors import no_attribute
 from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, ShardingRule, require_equal
+from .kernels import ExtensionRuntimeSet, Kernel
 from .primitive import apply
-from .registry import extension_op, register_extension
+from .registry import ExtensionFactory, extension_op, register_extension
+from .routes import Route, RouteKind
 from .rules import ExtensionAdRule, ExtensionRuleSet
-from .runtimes import ExtensionRuntimeSet, Kernel
+from .sharding import Shard
 
 __all__ = [
     "NOT_DIFFERENTIABLE",
     "ExtensionAdRule",
+    "ExtensionFactory",
     "ExtensionOp",
     "ExtensionRuleSet",
     "ExtensionRuntimeSet",
     "Kernel",
     "LinearInput",
+    "Route",
+    "RouteKind",
+    "Shard",
     "ShardingRule",
     "apply",
     "extension_op",
@@ -34,7 +49,7 @@ __all__ = [
     "require_equal",
 ]
 
-ROOMS = ("registry", "sharding", "carrier", "family", "rules", "runtimes", "routes", "primitive")
+ROOMS = ("registry", "sharding", "carrier", "family", "rules", "kernels", "routes", "primitive")
 """The modules whose names stood here before."""
 
 if not TYPE_CHECKING:

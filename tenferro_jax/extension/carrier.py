@@ -16,14 +16,7 @@ from typing import Any
 import jax
 
 from ..dimensions import SymDim
-from ..errors import (
-    InvalidConfig,
-    MalformedFamilyId,
-    ShapeError,
-    TenferroError,
-    counted,
-    reason_of,
-)
+from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, counted, reason_of
 from ..identity import map_leaves
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp
@@ -44,7 +37,7 @@ from .contract import (
     require_not_traced,
     running,
 )
-from .runtimes import ExtensionRuntimeSet, Kernel, require_runtimes
+from .kernels import ExtensionRuntimeSet, Kernel, require_runtimes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ..identity import Sealed, Writer
 from ..payload_text import PayloadWriter, payload_json
 from ..shapes import Described, TensorMeta, meta_of, struct
 from .family import family_of
-from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
+from .kernels import NO_RUNTIMES, ExtensionRuntimeSet
 
 LOWERING = "lower_to_standard_ops"
 

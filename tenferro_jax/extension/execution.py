@@ -18,8 +18,8 @@ from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
 from .carrier import Extension, Levels, body_of, what_runs
 from .contract import LOWERING, checked_sequence, in_method, require_arrays
+from .kernels import Kernel, RouteKind
 from .routes import choose_route, chosen, here, is_on_host
-from .runtimes import Kernel, RouteKind
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 

@@ -31,14 +31,7 @@ from ..errors import ADRuleError, TenferroError, Unsupported, first_line
 from ..jax_seam import Aval, lacks_derivative, only_needed, open_jaxpr, struct_beside, struct_of
 from ..linear import NotTransposed, linear_transpose, transpose_of_bwd
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .authored import (
-    MISSING_RULE,
-    Authored,
-    filled,
-    is_float0,
-    jvp_of,
-    shown,
-)
+from .authored import MISSING_RULE, Authored, filled, is_float0, jvp_of, shown
 from .contract import (
     LOWERING,
     ExtensionOp,

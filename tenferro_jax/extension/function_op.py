@@ -28,10 +28,10 @@ from .function_extension import (
     op_class_of,
     results_of,
 )
+from .kernels import ExtensionRuntimeSet, Kernel
 from .nesting import PyTree, nesting_text
 from .primitive import apply, compiled
 from .registry import register_function, require_current
-from .runtimes import ExtensionRuntimeSet, Kernel
 
 WRITTEN_AS = {
     "jvp": "defjvp",

@@ -22,23 +22,13 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import InvalidConfig
-from ..jax_seam import (
-    Aval,
-    IrValue,
-    LoweringContext,
-)
+from ..jax_seam import Aval, IrValue, LoweringContext
 from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of
 from .carrier import BatchLevel, Extension, checked_form
-from .contract import (
-    LOWERING,
-    ExtensionOp,
-    LinearInput,
-    in_method,
-    inherited,
-    running,
-)
+from .contract import LOWERING, ExtensionOp, LinearInput, in_method, inherited, running
 from .execution import forward, run_at_once, run_host
 from .family import parse_family_id
+from .kernels import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from .routes import TUNED, here, route_of, splits
 from .rules import (
     NO_RULES,
@@ -50,7 +40,6 @@ from .rules import (
     require_slots,
     transposed,
 )
-from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from .sharding import output_shardings, split_call
 
 
@@ -308,7 +297,7 @@ def _jvp(
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in bind(form, rules, primals)]
     given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
     with _inheriting(rules, op):
-        results = jax_seam.on_automatic_axes(
+        results = jax_seam.run_on_automatic_axes(
             lambda *values: linearize(rule, form.op, form.batching, *values),
             (primals, outs, given),
             lambda _: [jax.typeof(out).sharding for out in outs],
@@ -343,7 +332,7 @@ def _transpose(
     results: list[Any] = [None] * len(args)
     if present(given):
         with _inheriting(rules, op):
-            results = jax_seam.on_automatic_axes(
+            results = jax_seam.run_on_automatic_axes(
                 lambda *values: transposed(rule, op.op, op.batching, *values),
                 (given, inputs),
                 lambda _: [a.aval.sharding if m else None for a, m in zip(args, mask)],

@@ -28,7 +28,7 @@ from ..jax_seam import (
 from ..shapes import PyTree, TensorMeta, is_inexact, struct
 from .carrier import Extension, body_of, kernel_body, lowering_body, what_runs
 from .contract import LOWERING, in_method
-from .runtimes import Kernel, RouteKind
+from .kernels import Kernel, RouteKind
 from .sharding import Split, on_device, split_of
 
 __all__ = ["Route", "RouteKind", "routes"]

@@ -87,7 +87,7 @@ class GraphBuilder:
     Example:
       >>> import numpy as np
       >>> from tenferro_jax import TensorMeta
-      >>> from tenferro_jax.graph import GraphBuilder
+      >>> from tenferro_jax import GraphBuilder
       >>> from tenferro_jax.ops.arithmetic import Add
       >>> builder = GraphBuilder()
       >>> x = builder.input(TensorMeta(np.dtype("float32"), (3,)))

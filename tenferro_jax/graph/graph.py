@@ -20,9 +20,9 @@ import jax
 from ..dimensions import Guard, bind_dim, canonical_guards, undecided
 from ..errors import InvalidConfig, Unsupported, counted, require_kind
 from ..extension.carrier import Extension
+from ..extension.kernels import ExtensionRuntimeSet
 from ..extension.primitive import apply
 from ..extension.rules import ExtensionRuleSet
-from ..extension.runtimes import ExtensionRuntimeSet
 from ..identity import Sealed, map_leaves, static_keys
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp, call
@@ -239,10 +239,6 @@ class Graph(Sealed):
         the colour of its kind of op. A notebook draws a graph of up to 60 nodes by itself.
         """
         return pictures.mermaid(self._boxes())
-
-    def dot(self) -> str:
-        """The graph in the DOT language of Graphviz."""
-        return pictures.dot(self._boxes())
 
     def model_explorer(self, path: str | os.PathLike[str]) -> None:
         """Write the graph into a JSON file for Google's Model Explorer: `model-explorer PATH`."""

@@ -1,8 +1,8 @@
-"""Boxes and arrows for Mermaid, for Graphviz and for Google's Model Explorer."""
+"""Boxes and arrows for Mermaid and for Google's Model Explorer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import shortened
@@ -78,62 +78,9 @@ class Box(NamedTuple):
         return "\n".join(filter(None, [self.title, payload, ", ".join(self.types)]))
 
 
-class _Language(NamedTuple):
-    """How a box, an arrow, the first and last line of a group, and a label are written."""
-
-    box: str
-    arrow: str
-    begin: str
-    end: str
-    quoted: Callable[[str], str]
-
-    def lines(self, boxes: Sequence[Box], indent: str = "  ") -> Iterator[str]:
-        """Every box after those that it reads; the bodies of an op are groups beside its box."""
-        for box in boxes:
-            fill, border, colour = LOOKS[box.kind]
-            yield indent + self.box.format(
-                name=box.name,
-                label=self.quoted(box.label),
-                kind=box.kind,
-                look=f'fillcolor="{fill}" color="{border}" fontcolor="{colour}"',
-            )
-            yield from (indent + self.arrow.format(name, box.name) for name, _ in box.reads)
-            for k, (place, body) in enumerate(box.bodies.items()):
-                label = self.quoted(f"{box.title}, {place}")
-                yield indent + self.begin.format(name=f"{box.name}_{k}", label=label)
-                yield from self.lines(body, indent + "  ")
-                yield indent + self.end
-
-
-def _in_mermaid(text: str) -> str:
-    # Mermaid reads marks of HTML and Markdown in labels, and codes of characters after #.
-    escaped = "".join(
-        c if c.isalnum() or c in " \n.,_-=>[]()':%" else f"#{ord(c)};"
-        for c in plain(text, kept="\n")
-    )
-    return '"' + escaped.replace("\n", "<br/>") + '"'
-
-
-def _in_dot(text: str) -> str:
-    escaped = plain(text, kept="\n").replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + escaped.replace("\n", "\\n") + '"'
-
-
-_MERMAID = _Language(
-    "{name}[{label}]:::{kind}", "{} --> {}", "subgraph {name}[{label}]", "end", _in_mermaid
-)
-_DOT = _Language(
-    "{name} [label={label} {look}]",
-    "{} -> {}",
-    "subgraph cluster_{name} {{ label={label}",
-    "}",
-    _in_dot,
-)
-
-
 def mermaid(boxes: Sequence[Box]) -> str:
     """The boxes as a flowchart of Mermaid; bodies are subgraphs."""
-    drawn = "\n".join(["flowchart TD", *_MERMAID.lines(boxes)])
+    drawn = "\n".join(["flowchart TD", *_lines(boxes)])
     looks = [
         f"  classDef {kind} fill:{fill},stroke:{border},color:{colour}"
         for kind, (fill, border, colour) in LOOKS.items()
@@ -142,10 +89,25 @@ def mermaid(boxes: Sequence[Box]) -> str:
     return "\n".join([drawn, *looks]) + "\n"
 
 
-def dot(boxes: Sequence[Box]) -> str:
-    """The boxes in the DOT language of Graphviz; bodies are clusters."""
-    head = ["digraph {", '  node [shape=box style="rounded,filled"]']
-    return "\n".join([*head, *_DOT.lines(boxes), "}"]) + "\n"
+def _lines(boxes: Sequence[Box], indent: str = "  ") -> Iterator[str]:
+    """Every box after those that it reads; the bodies of an op are groups beside its box."""
+    for box in boxes:
+        yield f"{indent}{box.name}[{_quoted(box.label)}]:::{box.kind}"
+        for name, _ in box.reads:
+            yield f"{indent}{name} --> {box.name}"
+        for k, (place, body) in enumerate(box.bodies.items()):
+            yield f"{indent}subgraph {box.name}_{k}[{_quoted(f'{box.title}, {place}')}]"
+            yield from _lines(body, indent + "  ")
+            yield f"{indent}end"
+
+
+def _quoted(text: str) -> str:
+    # Mermaid reads marks of HTML and Markdown in labels, and codes of characters after #.
+    escaped = "".join(
+        c if c.isalnum() or c in " \n.,_-=>[]()':%" else f"#{ord(c)};"
+        for c in plain(text, kept="\n")
+    )
+    return '"' + escaped.replace("\n", "<br/>") + '"'
 
 
 def model_explorer(boxes: Sequence[Box], namespace: str = "") -> Iterator[dict[str, Any]]:

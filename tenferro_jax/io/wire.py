@@ -6,14 +6,7 @@ import os
 
 from ..errors import require_kind
 from ..graph.graph import Graph, require_graph
-from .container import (
-    USUAL_LIMITS,
-    Limits,
-    pack,
-    read_file,
-    replace_file,
-    unpack,
-)
+from .container import USUAL_LIMITS, Limits, pack, read_file, replace_file, unpack
 from .graph_reader import GraphReader
 from .graph_writer import GraphWriter
 

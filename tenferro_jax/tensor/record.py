@@ -242,7 +242,7 @@ def eval_all(
 
     Example:
       >>> import numpy as np
-      >>> from tenferro_jax.tensor import TracedTensor, eval_all
+      >>> from tenferro_jax import TracedTensor, eval_all
       >>> x = TracedTensor.input("x", np.float32, ("n",))
       >>> loss = (x * x).sum()
       >>> [a.tolist() for a in eval_all([loss, loss.grad(x)], bindings={"x": np.float32([1, 2])})]

@@ -18,9 +18,9 @@ from ..dimensions import SymDim
 from ..engine.engine import Engine
 from ..errors import InvalidConfig, counted
 from ..extension.contract import ExtensionOp
+from ..extension.kernels import ExtensionRuntimeSet
 from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
-from ..extension.runtimes import ExtensionRuntimeSet
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import PyTree, TensorMeta, meta_of, solve_sizes, struct

@@ -12,9 +12,9 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import align, log_sum_exp
-from ext_tropical.algebra.semiring import SemiringKey
-from ext_tropical.step.native.library import native, target
-from ext_tropical.uses.alignment_op import Alignment, AlignmentCounts
+from ext_tropical.native.library import native, target
+from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.sequences.alignment_op import Alignment, AlignmentCounts
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes

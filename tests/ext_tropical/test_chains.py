@@ -15,10 +15,10 @@ from scipy import stats
 
 import tenferro_jax as tj
 from ext_tropical import Chain, log_sum_exp, viterbi
-from ext_tropical.algebra.semiring import SemiringKey
-from ext_tropical.step.native.library import native, target
-from ext_tropical.uses import chain_op
-from ext_tropical.uses.chain_op import ChainByEmission, ChainSamples, ChainScore
+from ext_tropical.native.library import native, target
+from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.sequences import chain_op
+from ext_tropical.sequences.chain_op import ChainByEmission, ChainSamples, ChainScore
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes

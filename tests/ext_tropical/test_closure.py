@@ -12,7 +12,7 @@ import pytest
 from scipy.sparse import csgraph, csr_array
 
 from ext_tropical import closure, log_sum_exp
-from ext_tropical.uses.closure import BLOCK
+from ext_tropical.graphs.all_pairs import BLOCK
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import equal

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical.uses.ctc import ctc_chain, ctc_loss
+from ext_tropical.sequences.ctc import ctc_chain, ctc_loss
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 
 

@@ -17,9 +17,9 @@ from ext_tropical import (
     tropical_reduce_sum,
     viterbi,
 )
-from ext_tropical.uses.ctc import ctc_loss
-from ext_tropical.uses.paths import EdgeGraph, shortest_paths, sparse_matvec
-from ext_tropical.uses.segments import segment_max
+from ext_tropical.graphs.paths import EdgeGraph, shortest_paths, sparse_matvec
+from ext_tropical.graphs.segments import segment_max
+from ext_tropical.sequences.ctc import ctc_loss
 from tenferro_jax.errors import TenferroError
 
 PAIR = np.zeros((2, 2), np.float32)
@@ -452,7 +452,7 @@ MISTAKES = [
         lambda: closure(GRAPH),
         "InvalidConfig: closure: given EdgeGraph; needed a dense matrix, with the semiring's "
         "zero where there is no edge. For sparse graphs use "
-        "ext_tropical.uses.paths.shortest_paths.",
+        "ext_tropical.shortest_paths.",
     ),
     (
         "a walk to no node",
@@ -535,18 +535,6 @@ MISTAKES = [
         "a semiring in the place of keepdims",
         lambda: tropical_reduce_sum(A, 0, "min_plus"),
         "InvalidConfig: tropical_reduce_sum, keepdims: given 'min_plus'; needed True or False.",
-    ),
-    (
-        "operands without a slice",
-        lambda: plan_tropical_einsum("ij,jk->ik", A, B).run(A, B),
-        "InvalidConfig: run of a plan of 'ij,jk->ik': given slice an array float32[2,3]; "
-        "needed a number from 0 to 0, then the operands.",
-    ),
-    (
-        "a part in place of all parts",
-        lambda: PLAN.merge(PLAN.run(0, A, B)),
-        "InvalidConfig: merge of a plan of 'ij,jk->ik': given SlicePart; needed the parts of "
-        "all slices, as a list.",
     ),
 ]
 

@@ -15,11 +15,11 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_mul, max_plus, min_plus, tropical_einsum
-from ext_tropical.step import at_winner
-from ext_tropical.step.at_winner import AtWinner, add_native
-from ext_tropical.step.native import library
-from ext_tropical.step.native.library import native
-from ext_tropical.step.weighted_sum import Place, WeightedSum
+from ext_tropical.native import library
+from ext_tropical.native.library import native
+from ext_tropical.steps import at_winner
+from ext_tropical.steps.at_winner import AtWinner, add_native
+from ext_tropical.steps.weighted_sum import Place, WeightedSum
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, extensions_in

@@ -13,9 +13,9 @@ import pytest
 from scipy.special import logsumexp
 
 from ext_tropical import log_sum_exp, tropical_einsum
-from ext_tropical.algebra.semiring import SemiringKey
-from ext_tropical.step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
-from ext_tropical.step.weighted_sum import Place, WeightedSum
+from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.steps.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
+from ext_tropical.steps.weighted_sum import Place, WeightedSum
 from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import apply
 

@@ -24,19 +24,19 @@ from ext_tropical import (
     tropical_reduce_sum,
     viterbi,
 )
-from ext_tropical.algebra.semiring import SelectiveSemiring
-from ext_tropical.algebra.shipped import max_plus
-from ext_tropical.network.log_derivatives import NetworkShares
-from ext_tropical.network.many import NetworkSamples
-from ext_tropical.network.value import TropicalNetwork
-from ext_tropical.network.walk import NetworkEntries, Rows
-from ext_tropical.step.at_winner import AtWinner
-from ext_tropical.step.einsum_op import Outputs, TropicalEinsum
-from ext_tropical.step.log_einsum import LogEinsum
-from ext_tropical.step.sum_einsum import SumEinsum
-from ext_tropical.step.weighted_sum import Place, WeightedSum
-from tenferro_jax.conformance import check
+from ext_tropical.networks.log_derivatives import NetworkShares
+from ext_tropical.networks.many import NetworkSamples
+from ext_tropical.networks.value import TropicalNetwork
+from ext_tropical.networks.walk import NetworkEntries, Rows
+from ext_tropical.semirings.semiring import SelectiveSemiring
+from ext_tropical.semirings.shipped import max_plus
+from ext_tropical.steps.at_winner import AtWinner
+from ext_tropical.steps.einsum_op import Outputs, TropicalEinsum
+from ext_tropical.steps.log_einsum import LogEinsum
+from ext_tropical.steps.sum_einsum import SumEinsum
+from ext_tropical.steps.weighted_sum import Place, WeightedSum
 from tenferro_jax.extension.routes import routes
+from tenferro_jax.testing import check
 
 from ..helpers import collectives, mesh, near
 from .sums import Counting, Modulo

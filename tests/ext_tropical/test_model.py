@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 
 from ext_tropical import Network
-from ext_tropical.model.chain_form import chain_form
+from ext_tropical.models.chain_form import chain_form
 from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import ends_in

@@ -13,9 +13,9 @@ import scipy.stats
 
 from benchmarks.network_peers import listed
 from ext_tropical import Network
-from ext_tropical.network import tropical_plan
-from ext_tropical.network.many import NetworkBest, NetworkSamples
-from ext_tropical.network.plan_text import text_of
+from ext_tropical.einsums import planning as tropical_plan
+from ext_tropical.networks.many import NetworkBest, NetworkSamples
+from ext_tropical.networks.plan_text import text_of
 from tenferro_jax import plan_einsum
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply

@@ -21,9 +21,9 @@ from ext_tropical import (
     or_and,
     tropical_einsum,
 )
-from ext_tropical.step.einsum_op import Outputs, run_native
-from ext_tropical.step.native import library
-from ext_tropical.step.native.library import Native, native
+from ext_tropical.native import library
+from ext_tropical.native.library import Native, native
+from ext_tropical.steps.einsum_op import Outputs, run_native
 from tenferro_jax import routes
 from tenferro_jax.extension.routes import RouteKind
 

@@ -19,9 +19,9 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares, with_others
-from ext_tropical.network.plan_text import text_of
-from ext_tropical.network.value import TropicalNetwork
+from ext_tropical.networks.log_derivatives import NetworkCurvature, NetworkShares, with_others
+from ext_tropical.networks.plan_text import text_of
+from ext_tropical.networks.value import TropicalNetwork
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 

@@ -25,21 +25,21 @@ from ext_tropical import (
     min_plus,
     tropical_einsum,
 )
-from ext_tropical.algebra.shipped import SEMIRINGS
-from ext_tropical.network import loops, plan_rows, walk
-from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
-from ext_tropical.network.many import NetworkBest, NetworkSamples
-from ext_tropical.network.plan_text import plan_in, text_of
-from ext_tropical.network.question import _eager
-from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate
-from ext_tropical.network.value import TropicalNetwork, solved_as_network
-from ext_tropical.network.walk import WORTH_THE_OP, NetworkEntries, Rows, rows_of
-from ext_tropical.step.native.library import native, target
+from ext_tropical.native.library import native, target
+from ext_tropical.networks import loops, plan_rows, walk
+from ext_tropical.networks.log_derivatives import NetworkCurvature, NetworkShares
+from ext_tropical.networks.many import NetworkBest, NetworkSamples
+from ext_tropical.networks.plan_text import plan_in, text_of
+from ext_tropical.networks.question import _eager
+from ext_tropical.networks.value import TropicalNetwork, solved_as_network
+from ext_tropical.networks.walk import WORTH_THE_OP, NetworkEntries, Rows, rows_of
+from ext_tropical.semirings.shipped import SEMIRINGS
+from ext_tropical.steps.evaluate import Mode, TropicalResult, Winners, evaluate
 from tenferro_jax import plan_einsum
-from tenferro_jax.conformance import check
 from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
+from tenferro_jax.testing import check
 
 from ..helpers import ends_in, near
 from ..sweep import times
@@ -151,7 +151,7 @@ def test_labels_out_of_range_are_refused_natively():
 @needs_library
 def test_the_library_refuses_what_is_no_plan():
     """Every prefix and every changed number of a plan: refused, or an answer; never a crash."""
-    from ext_tropical.network import question  # noqa: PLC0415
+    from ext_tropical.networks import question  # noqa: PLC0415
 
     op, arrays = (
         TropicalNetwork("max_plus", PLAN),

@@ -22,9 +22,9 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.algebra.shipped import SEMIRINGS
+from ext_tropical.einsums.slice_lengths import SCRATCH
+from ext_tropical.semirings.shipped import SEMIRINGS
 from tenferro_jax import export
-from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import ends_in

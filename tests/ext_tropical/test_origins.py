@@ -30,8 +30,8 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
     viterbi,
 )
-from ext_tropical.step.einsum_op import Outputs, Ties
-from ext_tropical.step.log_einsum import LogEinsum
+from ext_tropical.steps.einsum_op import Outputs, Ties
+from ext_tropical.steps.log_einsum import LogEinsum
 from tenferro_jax.extension import apply
 
 from ..sweep import ALL

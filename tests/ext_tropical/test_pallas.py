@@ -20,8 +20,8 @@ from ext_tropical import (
     or_and,
     tropical_einsum,
 )
-from ext_tropical.step.einsum_op import Outputs, run_gpu
-from ext_tropical.step.kernels import mosaic
+from ext_tropical.steps.einsum_op import Outputs, run_gpu
+from ext_tropical.steps.kernels import mosaic
 from tenferro_jax import routes
 from tenferro_jax.extension.routes import RouteKind
 
@@ -260,7 +260,7 @@ def test_importing_the_package_loads_no_backend():
     program = """
 import sys, ext_tropical
 print("jax.experimental.pallas.mosaic_gpu" in sys.modules)
-from ext_tropical.step.kernels.mosaic import doctor
+from ext_tropical.steps.kernels.mosaic import doctor
 print(doctor())
 """
     assert python("-c", program).splitlines() == ["False", f"GPU kernel: {on_or_off()}"]

@@ -20,15 +20,11 @@ from jax.sharding import PartitionSpec as P
 from scipy.sparse import csgraph
 
 import tenferro_jax as tj
-from ext_tropical.algebra.shipped import max_plus, min_max, min_plus
-from ext_tropical.step.native.library import native
-from ext_tropical.uses.path_op import PathSearch, TreeSums
-from ext_tropical.uses.paths import (
-    EdgeGraph,
-    shortest_paths,
-    sparse_matvec,
-)
-from ext_tropical.uses.segments import segment_max, segment_min
+from ext_tropical.graphs.path_op import PathSearch, TreeSums
+from ext_tropical.graphs.paths import EdgeGraph, shortest_paths, sparse_matvec
+from ext_tropical.graphs.segments import segment_max, segment_min
+from ext_tropical.native.library import native
+from ext_tropical.semirings.shipped import max_plus, min_max, min_plus
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes

@@ -31,9 +31,9 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.algebra.laws import broken_laws
-from ext_tropical.algebra.semiring import SemiringKey
-from ext_tropical.algebra.shipped import SEMIRINGS
+from ext_tropical.semirings.laws import broken_laws
+from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.semirings.shipped import SEMIRINGS
 from tenferro_jax.errors import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json

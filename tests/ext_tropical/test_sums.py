@@ -27,12 +27,12 @@ from ext_tropical import (
     tropical_reduce_sum,
     viterbi,
 )
-from ext_tropical.algebra.laws import broken_laws
-from ext_tropical.algebra.semiring import SemiringKey
-from ext_tropical.network.value import TropicalNetwork
-from ext_tropical.step.sum_einsum import SumEinsum
-from ext_tropical.step.weighted_sum import WeightedSum
-from tenferro_jax.einsum.slices import SCRATCH
+from ext_tropical.einsums.slice_lengths import SCRATCH
+from ext_tropical.networks.value import TropicalNetwork
+from ext_tropical.semirings.laws import broken_laws
+from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.steps.sum_einsum import SumEinsum
+from ext_tropical.steps.weighted_sum import WeightedSum
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json

@@ -30,9 +30,9 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
     tropical_reduce_sum,
 )
-from ext_tropical.algebra.shipped import SEMIRINGS
-from ext_tropical.step.einsum_op import Outputs
-from ext_tropical.step.kernels import selection
+from ext_tropical.semirings.shipped import SEMIRINGS
+from ext_tropical.steps.einsum_op import Outputs
+from ext_tropical.steps.kernels import selection
 from tenferro_jax.errors import DTypeError, ShapeError
 from tenferro_jax.extension import apply
 

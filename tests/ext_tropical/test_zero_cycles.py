@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse
 
 from ext_tropical import max_plus
-from ext_tropical.uses.path_op import PathSearch
-from ext_tropical.uses.paths import EdgeGraph, shortest_paths
+from ext_tropical.graphs.path_op import PathSearch
+from ext_tropical.graphs.paths import EdgeGraph, shortest_paths
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 

@@ -6,7 +6,7 @@ import numpy as np
 from tenferro_jax import trace
 from tenferro_jax.engine import Engine
 from tenferro_jax.extension import apply
-from tenferro_jax.extension.runtimes import NO_RUNTIMES
+from tenferro_jax.extension.kernels import NO_RUNTIMES
 
 from ..extension_ops import RULES
 

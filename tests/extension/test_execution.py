@@ -33,8 +33,8 @@ from tenferro_jax.extension import (
     register_extension,
 )
 from tenferro_jax.extension.carrier import Extension
+from tenferro_jax.extension.kernels import NO_RUNTIMES
 from tenferro_jax.extension.routes import RouteKind, choose_route, current_platform
-from tenferro_jax.extension.runtimes import NO_RUNTIMES
 from tenferro_jax.jax_seam import Site
 from tenferro_jax.tensor import TracedTensor
 

@@ -33,10 +33,10 @@ from tenferro_jax.extension import (
     register_extension,
     require_equal,
 )
+from tenferro_jax.extension.kernels import NO_RUNTIMES
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
-from tenferro_jax.extension.runtimes import NO_RUNTIMES
 from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.tensor import TracedTensor
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax.conformance.report import Verdict
 from tenferro_jax.errors import (
     ADRuleError,
     BackendFailure,
@@ -23,6 +22,7 @@ from tenferro_jax.errors import (
 )
 from tenferro_jax.extension import LinearInput, apply
 from tenferro_jax.extension.routes import RouteKind, current_platform
+from tenferro_jax.testing.report import Verdict
 
 from ..helpers import close, ends_in, equal, fresh
 

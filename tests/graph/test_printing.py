@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 
 import jax
 import jax.export
@@ -83,16 +81,6 @@ def test_mermaid(graph):
     assert {kind for _, kind in found["box"]} == {kind for (kind,) in found["look"]}
 
 
-@each_graph
-def test_dot(graph):
-    text = graph.dot()
-    assert [text.count(mark) for mark in (" [label=", " -> ", "subgraph ")] == list(counts(graph))
-    assert text.count("{") == text.count("}")
-    program = shutil.which("dot")
-    if program is not None:
-        subprocess.run([program, "-Tplain"], input=text.encode(), check=True, capture_output=True)
-
-
 KEYS = {"id", "label", "namespace", "attrs", "incomingEdges", "outputsMetadata"}
 # The fields of model_explorer.graph_builder that are written.
 EDGE = {"sourceNodeId", "sourceNodeOutputId", "targetNodeInputId"}
@@ -144,7 +132,6 @@ def test_what_a_box_says():
     )
     assert r"#35;#34;#92;#92;#60;b>#96;x#96;" in nasty.mermaid()
     assert "#92;x00#92;u202e" in nasty.mermaid()
-    assert r"#\"\\\\<b>`x`" in nasty.dot()
 
 
 def test_a_notebook_draws_small_graphs_and_writes_large_ones():

@@ -16,13 +16,7 @@ from jax.experimental import io_callback
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, min_plus, tropical_einsum
 from tenferro_jax.__main__ import main
-from tenferro_jax.errors import (
-    ADRuleError,
-    DTypeError,
-    InvalidConfig,
-    ShapeError,
-    Unsupported,
-)
+from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.registry import ExtensionFactory

@@ -28,8 +28,8 @@ from tenferro_jax.errors import (
 )
 from tenferro_jax.extension import apply
 from tenferro_jax.extension import registry as registry_module
+from tenferro_jax.extension.kernels import NO_RUNTIMES
 from tenferro_jax.extension.registry import ExtensionFactory
-from tenferro_jax.extension.runtimes import NO_RUNTIMES
 from tenferro_jax.graph.verify import verify
 from tenferro_jax.io import Limits
 from tenferro_jax.ops.random import RandomWrap

@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
-#include "../../ext_tropical/step/native/alignments.h"
-#include "../../ext_tropical/step/native/at_winner.h"
-#include "../../ext_tropical/step/native/chains.h"
-#include "../../ext_tropical/step/native/network.h"
-#include "../../ext_tropical/step/native/paths.h"
+#include "../../ext_tropical/native/alignments.h"
+#include "../../ext_tropical/native/at_winner.h"
+#include "../../ext_tropical/native/chains.h"
+#include "../../ext_tropical/native/network.h"
+#include "../../ext_tropical/native/paths.h"
 
 using namespace tropical;
 

@@ -13,12 +13,7 @@ from jax.sharding import AxisType
 
 import tenferro_jax as tj
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension import (
-    ExtensionRuntimeSet,
-    Kernel,
-    ShardingRule,
-    apply,
-)
+from tenferro_jax.extension import ExtensionRuntimeSet, Kernel, ShardingRule, apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
 from ..helpers import collectives, ends_in, made, mesh, near

@@ -1,0 +1,25 @@
+"""Graphs: paths between nodes, in dense matrices and in lists of edges.
+
+`all_pairs`
+    `closure`: the best walks between all nodes of a matrix.
+`paths`
+    `EdgeGraph`, `shortest_paths`, `sparse_matvec`: edges as arrays. `path_op`: the ops.
+`segments`
+    `segment_max`, `segment_min`: the best entry of each group, and which one it is.
+"""
+
+from .all_pairs import ClosureResult, closure
+from .paths import EdgeGraph, ShortestPaths, shortest_paths, sparse_matvec
+from .segments import Segments, segment_max, segment_min
+
+__all__ = [
+    "ClosureResult",
+    "EdgeGraph",
+    "Segments",
+    "ShortestPaths",
+    "closure",
+    "segment_max",
+    "segment_min",
+    "shortest_paths",
+    "sparse_matvec",
+]

@@ -1,1 +1,0 @@
-"""Graphical models: what can be asked of a network of tables."""

@@ -1,0 +1,209 @@
+"""The linear ops of the derivatives of a network under log_sum_exp: one for the first derivative
+by some tables, and one for the second. Hessians and the gradients of marginals need the second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.extension import LinearInput, apply, extension_op
+from tenferro_jax.plans import Plan
+
+from ..semirings.shipped import OfTemperature
+from ..steps.evaluate import Mode, evaluate
+from ..tangents import filled, tangent_of
+from . import loops
+from .question import Axes, Question, kernels
+
+Arrays = Sequence[jax.Array]
+
+
+def with_others(tables: Arrays, places: Sequence[int], others: Arrays) -> list[jax.Array]:
+    """The tables with others at some places."""
+    every = list(tables)
+    for i, x in zip(places, others, strict=True):
+        every[i] = x
+    return every
+
+
+@dataclasses.dataclass(frozen=True)
+class LogDerivative(OfTemperature, Question):
+    """A derivative of a network in some tables: inputs are the tables, then those in which the op
+    is linear.
+
+    Attributes:
+      temperature: T, positive and finite.
+      plan: as for the network.
+      active: the numbers of the active tables.
+      is_transposed: whether this is the transpose.
+    """
+
+    temperature: float
+    plan: str
+    active: tuple[int, ...]
+    is_transposed: bool = False
+
+    is_second: ClassVar[bool]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count = len(self.network.terms)
+        if list(self.active) != sorted({i for i in self.active if 0 <= i < count}):
+            raise InvalidConfig(
+                where=f"{self.family_id}, field active",
+                given=repr(self.active),
+                needed=f"increasing numbers of {count} tables",
+            )
+
+    @property
+    def number(self) -> int:
+        """See `Question`."""
+        return (10 if self.is_second else 6) + self.is_transposed
+
+    @property
+    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
+        """Tables; tangents of the active ones, or the cotangent of the value; of the second
+        derivative also tangents along which the first one moves.
+        """
+        plan = self.network
+        own, value = [plan.terms[i] for i in self.active], [plan.equation.output]
+        given, outs = (value, own) if self.is_transposed else (own, value)
+        return [*plan.terms, *given, *own * self.is_second], outs
+
+    def _parted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """(tables, tangents or a cotangent, tangents along which the derivative moves)."""
+        first = len(self.network.terms)
+        second = first + (1 if self.is_transposed else len(self.active))
+        return inputs[:first], inputs[first:second], inputs[second:]
+
+    def _first(self, plan: Plan, tables: Arrays, rest: Arrays) -> tuple[jax.Array, ...]:
+        """The first derivative, in standard ops."""
+        value, results = loops.log_search(plan, self.temperature, tables, with_sums=True)
+        if self.is_transposed:
+            return tuple(loops.log_cotangent(plan, self.temperature, results, rest[0], self.active))
+        moved = dict(zip(self.active, rest, strict=True))
+        return (loops.log_tangent(plan, self.temperature, results, moved, value.dtype),)
+
+    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
+        tables, rest, along = self._parted(inputs)
+        if not self.is_second:
+            return self._first(plan, tables, rest)
+        moved = [tables[i] for i in self.active]
+
+        def first(*moved: jax.Array) -> tuple[jax.Array, ...]:
+            return self._first(plan, with_others(tables, self.active, moved), rest)
+
+        return jax.jvp(first, moved, list(along))[1]
+
+    def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
+        """How the outputs move with the tables."""
+        raise NotImplementedError
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        """Itself in each of the linear inputs, and how it moves with the tables."""
+        tables, rest, along = self._parted(primals)
+        moved, *linear = self._parted(tangents)
+        is_moving = [any(t is not None for t in part) for part in (moved, *linear)]
+        terms: list[Sequence[jax.Array]] = []
+        if is_moving[1]:
+            terms.append(apply(self, *tables, *filled(rest, linear[0]), *along))
+        if is_moving[2]:
+            terms.append(apply(self, *tables, *rest, *filled(along, linear[1])))
+        if is_moving[0]:
+            terms.append(self._moved_tables(primals, moved))
+        return [functools.reduce(jnp.add, each) for each in zip(*terms, strict=True)]
+
+    def transpose_rule(
+        self,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Any]:
+        """The other form; of the tangents along which the derivative moves by the symmetry of the
+        second derivative.
+        """
+        tables, rest, along = self._parted(inputs)
+        given: Any = cotangents
+        if self.is_transposed:
+            given = filled([tables[i] for i in self.active], cotangents)
+        swapped = dataclasses.replace(self, is_transposed=not self.is_transposed)
+        found: tuple[list[Any], list[Any]] = [None] * len(rest), [None] * len(along)
+        if any(isinstance(x, LinearInput) for x in rest):
+            found[0][:] = apply(swapped, *tables, *given, *along)
+        elif self.is_transposed:
+            found[1][:] = apply(self, *tables, *rest, *given)
+        else:
+            found[1][:] = apply(swapped, *tables, *given, *rest)
+        every = zip((*[None] * len(tables), *found[0], *found[1]), inputs, strict=True)
+        return [x if isinstance(y, LinearInput) else None for x, y in every]
+
+
+@extension_op(package="tenferro-ext-tropical", name="network_curvature", version=1)
+class NetworkCurvature(LogDerivative):
+    """The second derivative of a network under log_sum_exp in some tables, or its transpose.
+
+    Inputs are the tables, tangents of the active ones, and other tangents, along which the first
+    derivative moves; the output is a tangent of the value. Transposed, the cotangent of the value
+    stands in place of the first tangents, and outputs are cotangents of the active tables.
+    """
+
+    is_second: ClassVar[bool] = True
+
+    def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
+        """The third derivative, by those of the steps' own ops."""
+        tables, rest, along = self._parted(primals)
+        mode, plan = Mode(self.algebra), self.planned(tables)
+
+        def curvature(*every: jax.Array) -> tuple[jax.Array, ...]:
+            own = tuple(every[i] for i in self.active)
+
+            def value(*own: jax.Array) -> jax.Array:
+                return evaluate(plan, with_others(every, self.active, own), mode)[0]
+
+            def first(*own: jax.Array) -> tuple[jax.Array, ...]:
+                if self.is_transposed:
+                    return tuple(jax.vjp(value, *own)[1](rest[0]))
+                return (jax.jvp(value, own, tuple(rest))[1],)
+
+            return jax.jvp(first, own, tuple(along))[1]
+
+        return tangent_of(curvature, tables, moved)
+
+
+@extension_op(package="tenferro-ext-tropical", name="network_shares", version=1)
+class NetworkShares(LogDerivative):
+    """The derivative of a network under log_sum_exp in some tables, or its transpose.
+
+    Inputs are the tables, then the tangents of the active tables, or the cotangent of the value;
+    outputs the tangent of the value, or the cotangents of those tables.
+    """
+
+    is_second: ClassVar[bool] = False
+
+    def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
+        """The second derivative in the tables that are active here or move."""
+        tables, rest, _ = self._parted(primals)
+        active = tuple(i for i, t in enumerate(moved) if t is not None or i in self.active)
+        own = [tables[i] for i in active]
+        along = filled(own, [moved[i] for i in active])
+        op = NetworkCurvature(self.temperature, self.plan, active, self.is_transposed)
+        if self.is_transposed:
+            found = dict(zip(active, apply(op, *tables, *rest, *along), strict=True))
+            return [found[i] for i in self.active]
+        given = dict(zip(self.active, rest, strict=True))
+        return apply(op, *tables, *filled(own, [given.get(i) for i in active]), *along)
+
+
+for _op in (NetworkShares, NetworkCurvature):
+    _op.runtimes = kernels(_op.family_id)

@@ -1,0 +1,491 @@
+"""A whole plan in standard ops, as a program whose size does not grow with the plan.
+
+A loop takes the steps by depth, see `plan_rows`. Each turn of it computes two candidates in each of
+its lanes, whose addresses follow from the rows; cells of many small steps share a turn. Where cells
+are few, several lanes share a cell. What a candidate is, how two become one and what is written is
+a `Rule`: every question is one on this loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tenferro_jax.plans import Plan, Step
+
+from ..arguments import widened, work_dtype
+from ..semirings.semiring import SelectiveSemiring
+from ..semirings.shipped import max_plus
+from ..steps.shared_number import shared_number
+from . import plan_rows
+from .plan_rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
+
+# Candidates of a step above which it runs alone, where the caller can run it: XLA's own kernels of
+# one step are faster than the loop from there on.
+WORTH_A_STEP = 1 << 18
+
+CUT_TOGETHER = 1 << 10  # entries at most of a table that is cut out together with others
+
+Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array]]
+Found = tuple[jax.Array, ...]
+
+
+class Rule(NamedTuple):
+    """How the cells of a step follow from their candidates.
+
+    Attributes:
+      candidate: (lanes, which of a turn's, the arrays so far) -> a candidate of each lane.
+      fold: two candidates -> one; any order gives the same.
+      cells: (lanes, what all candidates of a cell are folded to) -> what is written, one for each
+        array.
+    """
+
+    candidate: Callable[[Lanes, int, Found], Found]
+    fold: Callable[[Found, Found], Found]
+    cells: Callable[[Lanes, Found], Sequence[jax.Array]]
+
+
+class Lanes:
+    """The cells of one turn, and their candidates, in arrays of LANES entries: (SEGMENTS, SEGMENT).
+
+    Attributes:
+      chunk: how many turns took candidates of the same cells before.
+      count: how many candidates each cell has.
+      share: the logarithm of the number of lanes of a cell.
+      single, plain: as of a row.
+      lane: which of the lanes of its cell each lane is.
+      cell: which cell of its row.
+    """
+
+    def __init__(self, table: plan_rows.Table, turn: jax.Array) -> None:
+        self.table = table
+        start, end, row, self.chunk = jnp.asarray(table.turns)[turn]
+        segment = start + lax.broadcasted_iota(jnp.int32, (SEGMENTS, 1), 0)
+        # A segment's row is the last one that begins at or before it. A turn has at most SEGMENTS
+        # rows, so a window of so many starts holds it, and counting is one comparison of all pairs.
+        window = lax.dynamic_slice(jnp.asarray(table.starts), (row,), (SEGMENTS,))
+        at = (jnp.expand_dims(window, 0) <= segment).astype(jnp.int32).sum(1, dtype=jnp.int32) - 1
+        first = window[at]
+        # Without the barrier XLA would gather each column again for every lane that reads it.
+        rows = lax.optimization_barrier(jnp.asarray(table.columns)[row + at])
+        cells, self.count, self.share, kind, *rest = (
+            rows[:, i, None] for i in range(rows.shape[1])
+        )
+        bases, self.base = rest[: table.reads], rest[table.reads]
+        self.single, self.plain = kind & 1 > 0, kind > 1
+        rest, width = rest[table.reads + 1 :], 1 + table.reads
+        axes = [rest[i * width : (i + 1) * width] for i in range(sum(table.ranks))]
+        self.axes = axes[table.ranks[0] :]
+        lane = lax.broadcasted_iota(jnp.int32, (SEGMENTS, SEGMENT), 1)
+        lane += (segment - first[:, None]) * SEGMENT
+        cell = lane >> self.share
+        self.lane = lane - (cell << self.share)
+        self.valid = (cell < cells) & (self.lane == 0) & (segment < end)  # the lane that writes
+        self.cell = jnp.minimum(cell, cells - 1)  # lanes beyond the last cell repeat it
+        self.origin = self._address(axes[: table.ranks[0]], self.cell, bases)
+
+    def _address(
+        self, axes: Sequence[Sequence[jax.Array]], index: jax.Array, start: Sequence[jax.Array]
+    ) -> list[jax.Array]:
+        """The address in each array read, of an index over some axes."""
+        found = [jnp.broadcast_to(x, index.shape) for x in start]
+        for divisor, *coefficients in axes:
+            if self.table.exact:  # vectorised, which a division of integers is not; the half
+                # keeps the product clear of the next integer, whichever way it is rounded
+                scale = lax.bitcast_convert_type(divisor, jnp.float32)
+                rest = ((index.astype(jnp.float32) + 0.5) * scale).astype(jnp.int32)
+            else:
+                rest = lax.div(index, jnp.broadcast_to(divisor, index.shape))
+            found = [x + rest * y for x, y in zip(found, coefficients, strict=True)]
+        return found
+
+    def at(self, which: int) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+        """(number, whether there is one, addresses) of one candidate for each lane."""
+        number = ((self.chunk * AT_ONCE + which) << self.share) + self.lane
+        exists = number < self.count
+        number = jnp.minimum(number, self.count - 1)
+        return number, exists, self._address(self.axes, number, self.origin)
+
+    def folded(
+        self,
+        fold: Callable[[Found, Found], Found],
+        candidate: Callable[[int], Found],
+        before: Found,
+    ) -> tuple[Found, Found]:
+        """The candidates of each lane so far, folded; and those of all lanes that share a cell: in
+        each round a lane meets the one whose number differs in one bit.
+        """
+        found = functools.reduce(fold, map(candidate, range(AT_ONCE)))
+        both = fold(before, found)
+        found = tuple(jnp.where(self.chunk == 0, x, y) for x, y in zip(found, both, strict=True))
+        wide = self.share.reshape(self.share.shape + (1,) * (found[0].ndim - 2))
+        if not self.table.columns[:, 2].any():
+            return found, found
+        index = lax.iota(jnp.int32, LANES).reshape(self.lane.shape)
+
+        def shared(i: jax.Array, found: Found) -> Found:
+            place = index ^ (jnp.int32(1) << i)
+            other = tuple(at_places(x.reshape(LANES, *x.shape[2:]), place) for x in found)
+            both = fold(found, other)
+            return tuple(jnp.where(i < wide, y, x) for x, y in zip(found, both, strict=True))
+
+        return found, lax.fori_loop(np.int32(0), jnp.max(self.share), shared, found)
+
+    def own(self, array: jax.Array) -> jax.Array:
+        """The entries of an array at the cells."""
+        return at_places(array, self.base + self.cell)
+
+    def write(self, array: jax.Array, new: jax.Array) -> jax.Array:
+        """An array with the cells of a result."""
+        place = jnp.where(self.valid, self.base + self.cell, array.shape[0])
+        return array.at[place.reshape(-1)].set(new.reshape(LANES, *new.shape[2:]), mode="drop")
+
+
+def sweep(
+    rows: Sequence[Row],
+    rule: Rule,
+    arrays: Found,
+    alone: Callable[[Row, Found], Found] | None = None,
+) -> Found:
+    """The arrays after all turns, by level; `alone` runs a large row, between two loops."""
+    large = [row for row in rows if alone and math.prod(row.counts) > WORTH_A_STEP]
+    done = 0
+    for last in sorted({row.level for row in large} | {1 << 31}):
+        mine = [row for row in rows if done < row.level <= last and row not in large]
+        if mine:
+            arrays = _turns(plan_rows.table(mine), rule, arrays)
+        for row in large:
+            if alone and row.level == last:
+                arrays = alone(row, arrays)
+        done = last
+    return arrays
+
+
+def _turns(table: plan_rows.Table, rule: Rule, arrays: Found) -> Found:
+    """One loop. It carries what each lane found in the turn before, for cells whose candidates take
+    several turns.
+    """
+
+    def turn(i: jax.Array, state: tuple[Found, Found]) -> tuple[Found, Found]:
+        arrays, before = state
+        lanes = Lanes(table, i)
+        found, cells = lanes.folded(rule.fold, lambda n: rule.candidate(lanes, n, arrays), before)
+        pairs = zip(arrays, rule.cells(lanes, cells), strict=True)
+        return tuple(lanes.write(array, new) for array, new in pairs), found
+
+    zero = jnp.int32(0)
+    first = jax.eval_shape(lambda arrays: rule.candidate(Lanes(table, zero), 0, arrays), arrays)
+    before = tuple(jnp.zeros(x.shape, x.dtype) for x in first)
+    return lax.fori_loop(np.int32(0), np.int32(len(table.turns)), turn, (arrays, before))[0]
+
+
+def cut(flat: jax.Array, start: int, shape: Sequence[int]) -> jax.Array:
+    """The part of a flat array that begins there."""
+    return lax.reshape(lax.slice(flat, (start,), (start + math.prod(shape),)), shape)
+
+
+def cut_all(
+    flat: jax.Array, starts: Sequence[int], shapes: Sequence[Sequence[int]]
+) -> list[jax.Array]:
+    """Parts of a flat array. XLA CPU compiles a function for each slice, which takes five times as
+    long as one reduction of many slices: so small parts are added to zeros, 32 of a size at once.
+    """
+    sizes, zero = [*map(math.prod, shapes)], np.zeros((), flat.dtype)
+    found: dict[int, jax.Array] = {}
+    with_zeros = lax.optimization_barrier(jnp.stack([flat, jnp.zeros_like(flat)]))
+    for size in dict.fromkeys(sizes):
+        members = [i for i, own in enumerate(sizes) if own == size]
+        for some in (members[first : first + 32] for first in range(0, len(members), 32)):
+            if size > CUT_TOGETHER or len(some) == 1:
+                parts = [lax.slice(flat, (starts[i],), (starts[i] + size,)) for i in some]
+            else:
+                pairs = [lax.slice(with_zeros, (0, starts[i]), (2, starts[i] + size)) for i in some]
+                parts = lax.reduce(tuple(pairs), (zero,) * len(some), added, (0,))
+            found |= dict(zip(some, parts, strict=True))
+    return [lax.reshape(found[i], shape) for i, shape in enumerate(shapes)]
+
+
+def added(x: Found, y: Found) -> Found:
+    """The sums of pairs."""
+    return tuple(a + b for a, b in zip(x, y, strict=True))
+
+
+def at_places(array: jax.Array, place: jax.Array) -> jax.Array:
+    """The entries of a flat array at places in it, or of a larger one along its first axis."""
+    return array.at[place].get(mode="promise_in_bounds")
+
+
+def search(
+    plan: Plan,
+    semiring: SelectiveSemiring,
+    operands: Sequence[jax.Array],
+    with_winners: bool,
+    large: Large | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """The value, and the winners of all steps.
+
+    Args:
+      plan: of three or more operands, without sizes of 0.
+      semiring: the algebra.
+      operands: with the shapes of the plan's terms, of one dtype.
+      with_winners: whether winners are wanted.
+      large: (step, its operands) -> value, and winner if it contracts, with the axes of the step's
+        result, of the operands' dtype and int32: runs the steps of more than WORTH_A_STEP
+        candidates.
+
+    Returns:
+      (value with the axes of the output, int32 at the places of the results' cells or None).
+    """
+    dtype = operands[0].dtype
+    work = work_dtype(dtype)
+
+    def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
+        number, _, at = lanes.at(which)
+        left, right = (at_places(arrays[0], x).astype(work) for x in at)
+        found = jnp.where(lanes.single, left, semiring.times(left, right))
+        return (found, number)[: 1 + with_winners]
+
+    def fold(x: Found, y: Found) -> Found:
+        takes = semiring.better(y[0], x[0]) | (y[0] != y[0])
+        if with_winners:  # the first of equals, whichever lane it was found in
+            equal = (y[0] == x[0]) | ((x[0] != x[0]) & (y[0] != y[0]))
+            takes = jnp.where(equal, y[1] < x[1], takes)
+        return tuple(jnp.where(takes, b, a) for a, b in zip(x, y, strict=True))
+
+    def cells(lanes: Lanes, found: Found) -> Found:
+        return found[0].astype(dtype), *found[1:]
+
+    buffer = buffer_of(plan, operands, dtype)
+    arrays = (buffer, jnp.zeros(buffer.shape, jnp.int32))[: 1 + with_winners]
+    alone = large and by_caller(large, plan)
+    found = sweep(plan_rows.forward(plan), Rule(candidate, fold, cells), arrays, alone)
+    return result_of(plan, found[0]), found[1] if with_winners else None
+
+
+def by_caller(
+    large: Large, plan: Plan, rounded: Callable[[jax.Array], jax.Array] = lambda x: x
+) -> Callable[[Row, Found], Found]:
+    """The run of a large row by the caller of `search`, on rounded operands."""
+    sizes, places = dict(plan.sizes), layout(plan)
+
+    def alone(row: Row, arrays: Found) -> Found:
+        step = plan.steps[row.number]
+        inputs = [
+            rounded(cut(arrays[0], places[j], [sizes[label] for label in term]))
+            for j, term in zip(step.operands, step.terms, strict=True)
+        ]
+        new = large(step, inputs)  # no winner of a step that contracts nothing
+        start = (np.int32(row.write),)
+        changed = [
+            lax.dynamic_update_slice(array, x.reshape(-1), start)
+            for array, x in zip(arrays, new, strict=False)
+        ]
+        return *changed, *arrays[len(changed) :]
+
+    return alone
+
+
+def buffer_of(plan: Plan, operands: Sequence[jax.Array], dtype: np.dtype) -> jax.Array:
+    """The operands in this dtype, and zeros for the results of the steps."""
+    places = layout(plan)
+    results = jnp.zeros(places[-1] - places[len(operands)], dtype)
+    return jnp.concatenate([joined(operands).astype(dtype), results])
+
+
+def joined(arrays: Sequence[jax.Array]) -> jax.Array:
+    """All entries of all arrays."""
+    flat = [lax.reshape(x, (x.size,)) for x in arrays]
+    return lax.optimization_barrier(lax.concatenate(flat, 0))
+
+
+def result_of(plan: Plan, buffer: jax.Array) -> jax.Array:
+    """The value, whose axes may stand in another order than those of the last step."""
+    sizes, start = dict(plan.sizes), layout(plan)[-2]
+    labels, wanted = plan.steps[-1].result, plan.equation.output
+    value = cut(buffer, start, [sizes[label] for label in labels])
+    return jnp.transpose(value, [labels.index(label) for label in wanted])
+
+
+# --- under log_sum_exp, and its derivatives -------------------------------------------------------
+
+Pair = tuple[jax.Array, jax.Array]
+
+
+def log_search(
+    plan: Plan,
+    temperature: float,
+    operands: Sequence[jax.Array],
+    large: Large | None = None,
+    with_sums: bool = False,
+) -> tuple[jax.Array, Found]:
+    """The value under log_sum_exp; and in the dtype of the computation the buffer of operands and
+    results: float32 for operands of 16 bits, which each step rounds for the next one.
+    With sums two such arrays follow: for each cell the largest candidate m, and the inverse of the
+    sum of exp((candidate - m) / T), or 1. Shares are taken from these and not from the value, which
+    was rounded, by more the larger it is.
+
+    Args: as `search`; `large` gets operands in the dtype of the computation, and returns one value
+      of this dtype; without sums.
+    """
+    dtype = operands[0].dtype
+
+    def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
+        _, exists, at = lanes.at(which)
+        found = jnp.where(exists, _sums(lanes, arrays[0], at, dtype), -jnp.inf)
+        return found, (found != -jnp.inf).astype(arrays[0].dtype)
+
+    def fold(x: Found, y: Found) -> Found:
+        """(m, the sum of exp((candidate - m) / T)); of equals 1, also where they are infinite."""
+        largest = max_plus.plus(x[0], y[0])
+        totals = (
+            jnp.where(m == largest, s, s * jnp.exp((m - largest) / temperature)) for m, s in (x, y)
+        )
+        return largest, functools.reduce(jnp.add, totals)
+
+    def cells(lanes: Lanes, found: Found) -> Found:
+        m, total = found
+        known = jnp.isfinite(m)
+        value = jnp.where(known, m + temperature * jnp.log(total), m)
+        return (value, m, 1 / jnp.where(known, total, 1))[: 1 + 2 * with_sums]
+
+    own, shared = _without_shared(plan, operands)
+    buffer = buffer_of(plan, own, work_dtype(dtype))
+    arrays = (buffer, jnp.zeros_like(buffer), jnp.ones_like(buffer))[: 1 + 2 * with_sums]
+    alone = large and by_caller(large, plan, functools.partial(_rounded, dtype=dtype))
+    found = sweep(plan_rows.forward(plan), Rule(candidate, fold, cells), arrays, alone)
+    return (result_of(plan, found[0]) + shared).astype(dtype), found
+
+
+def _without_shared(
+    plan: Plan, operands: Sequence[jax.Array]
+) -> tuple[Sequence[jax.Array], jax.Array | float]:
+    """Operands less what the finite entries of each have in common, for each cell of the output;
+    and the sum of what was taken away, with the axes of the output. Beside a large number that all
+    entries share, sums of scores would lose their digits.
+    """
+    if operands[0].dtype.itemsize < 4:  # differences are rounded
+        return operands, 0.0
+    output, sizes = plan.equation.output, dict(plan.sizes)
+    shape = [sizes[label] for label in output]
+    own, shared = [], jnp.zeros(shape, operands[0].dtype)
+    for x, term in zip(operands, plan.terms, strict=True):
+        if len(set(term)) < len(term):  # a diagonal
+            own.append(x)
+            continue
+        kept = [label for label in output if label in term]
+        inner = [i for i, label in enumerate(term) if label not in output]
+        number = shared_number(jnp, x, inner)
+        own.append(x - number)
+        # Its axes in the order of the output; those that the output lacks have one entry.
+        ordered = lax.transpose(number, [*map(term.index, kept), *inner])
+        each = lax.reshape(ordered, [sizes[label] for label in kept])
+        shared += lax.broadcast_in_dim(each, shape, [output.index(label) for label in kept])
+    return own, shared
+
+
+def _rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Rounded to 16 bits; XLA would leave out two conversions."""
+    if dtype == x.dtype:
+        return x
+    bits = jnp.finfo(dtype)
+    return lax.reduce_precision(x, bits.nexp, bits.nmant)
+
+
+def _sums(lanes: Lanes, buffer: jax.Array, at: Sequence[jax.Array], dtype: np.dtype) -> jax.Array:
+    """The candidates of a step of log_sum_exp."""
+    left, right = (_rounded(at_places(buffer, x), dtype) for x in at[:2])
+    return jnp.where(lanes.single, left, left + right)
+
+
+def log_tangent(
+    plan: Plan,
+    temperature: float,
+    results: Found,
+    tangents: Mapping[int, jax.Array],
+    dtype: np.dtype,
+) -> jax.Array:
+    """The tangent of the value of `log_search`: in each step the mean of the candidates' tangents
+    by their shares.
+
+    Args:
+      results: the second result of `log_search`, with sums.
+      tangents: of some operands, by their numbers.
+      dtype: of the operands.
+    """
+    first, moving, places = len(plan.terms), plan_rows.moving(plan, list(tangents)), layout(plan)
+    rows = [row for row in plan_rows.forward(plan) if first + row.number in moving]
+
+    def weigh(lanes: Lanes, at: Sequence[jax.Array], tops: jax.Array, tangent: jax.Array) -> Pair:
+        left, right = (at_places(tangent, x) for x in at)
+        return lanes.own(tops), jnp.where(lanes.single, left, left + right)
+
+    still = [jnp.zeros(places[i + 1] - places[i], dtype) for i in range(first)]
+    start = buffer_of(plan, [tangents.get(i, x) for i, x in enumerate(still)], results[0].dtype)
+    tangent = _weighted(temperature, dtype, results, rows, weigh, start)
+    return result_of(plan, tangent).astype(dtype)
+
+
+def log_cotangent(
+    plan: Plan,
+    temperature: float,
+    results: Found,
+    cotangent: jax.Array,
+    wanted: Sequence[int],
+) -> list[jax.Array]:
+    """The cotangents of the operands with the numbers `wanted`, from that of the value: the
+    transpose of `log_tangent`, without any scatter but that into diagonals.
+    """
+
+    def weigh(lanes: Lanes, at: Sequence[jax.Array], tops: jax.Array, array: jax.Array) -> Pair:
+        return at_places(tops, at[2]), at_places(array, at[2])
+
+    sizes, places, labels = dict(plan.sizes), layout(plan), plan.steps[-1].result
+    dtype = cotangent.dtype
+    last = jnp.transpose(cotangent, [plan.equation.output.index(label) for label in labels])
+    start = widened(jnp.concatenate([jnp.zeros(places[-2], dtype), last.reshape(-1)]))
+    rows = plan_rows.backward(plan, tuple(wanted))
+    whole = _weighted(temperature, dtype, results, rows, weigh, start * results[2])
+    terms = ["".join(dict.fromkeys(plan.terms[i])) for i in wanted]
+    shapes = [[sizes[label] for label in term] for term in terms]
+    found = cut_all(whole.astype(dtype), [places[i] for i in wanted], shapes)
+    for n, (i, term, shape) in enumerate(zip(wanted, terms, shapes, strict=True)):
+        if len(term) < len(plan.terms[i]):  # a diagonal, and zeros around it
+            index = [lax.broadcasted_iota(jnp.int32, shape, term.index(x)) for x in plan.terms[i]]
+            zeros = jnp.zeros([sizes[label] for label in plan.terms[i]], dtype)
+            found[n] = zeros.at[tuple(index)].set(found[n])
+    return found
+
+
+def _weighted(
+    temperature: float,
+    dtype: np.dtype,
+    results: Found,
+    rows: Sequence[Row],
+    weigh: Callable[[Lanes, Sequence[jax.Array], jax.Array, jax.Array], Pair],
+    array: jax.Array,
+) -> jax.Array:
+    """An array with the sums over candidates of their share of the value times a factor. The
+    inverse of a cell's sum is multiplied where its entry of the array is written, once for all
+    candidates.
+    """
+    buffer, tops, inverses = results
+
+    def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
+        _, exists, at = lanes.at(which)
+        found = _sums(lanes, buffer, at, dtype)
+        top, factor = weigh(lanes, at, tops, arrays[0])
+        share = jnp.where(lanes.plain, 1, jnp.exp((found - top) / temperature))
+        counts = exists & (found != -jnp.inf)
+        return (jnp.where(counts & (share != 0), factor * share, 0),)  # whatever the factor is
+
+    def cells(lanes: Lanes, found: Found) -> Found:
+        return (found[0] * lanes.own(inverses),)
+
+    return sweep(rows, Rule(candidate, added, cells), (array,))[0]

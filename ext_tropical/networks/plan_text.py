@@ -1,0 +1,143 @@
+"""A contraction plan as text, which payloads hold, and back.
+
+The text is the operands' labels, the output's, and for each step the numbers of its operands and
+the labels of its result: "ab,bc,cd->ad|0,1:ac|2,3:ad". Values are numbered, first the operands,
+then the results of the steps.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tenferro_jax.errors import InvalidConfig, ShapeError, shortened
+from tenferro_jax.extension import require_equal
+from tenferro_jax.plans import Equation, Plan, Step
+
+from ..steps.layout import unused_label
+
+
+def text_of(plan: Plan) -> str:
+    """A plan as text, without its sizes."""
+    steps = (f"|{','.join(map(str, step.operands))}:{step.result}" for step in plan.steps)
+    return f"{','.join(plan.terms)}->{plan.equation.output}{''.join(steps)}"
+
+
+@functools.lru_cache(maxsize=256)
+def plan_in(text: str, where: str) -> Plan:
+    """Read a plan, which has no sizes.
+
+    Raises:
+      InvalidConfig: the text is no plan: it cannot be read, a step reads a value that is not there
+        or was read before, contracts a label that is needed later, or makes up one; or the last
+        result has not the output's labels.
+
+    Example:
+      >>> step = plan_in("ab,bc,cd->ad|0,1:ac|2,3:ad", "a plan").steps[1]
+      >>> step.operands, step.terms, step.result
+      ((2, 3), ('cd', 'ac'), 'ad')
+    """
+    try:
+        equation, *written = text.split("|")
+        inputs, output = equation.split("->")
+        terms = inputs.split(",")
+        values = dict(enumerate(terms))
+        left = collections.Counter(label for term in terms for label in set(term))
+        steps = []
+        for number, step in enumerate(written):
+            numbers, result = step.split(":")
+            operands = tuple(map(int, numbers.split(",")))
+            distinct = {*operands}
+            if not len(distinct) == len(operands) <= 2 or not distinct <= values.keys():
+                raise ValueError(f"step {number} reads {numbers}: no value, or one read before")
+            of = tuple(map(values.pop, operands))
+            for term in of:
+                left.subtract(set(term))
+            known, given = set().union(*of), set(result)
+            if len(given) < len(result) or not given <= known:
+                raise ValueError(f"step {number} gives labels {result!r} of {''.join(of)!r}")
+            if early := [x for x in known - given if left[x] or x in output]:
+                raise ValueError(f"step {number} contracts {min(early)!r}, which is needed later")
+            left.update(result)
+            values[len(terms) + number] = result
+            steps.append(Step(operands, of, result, 0, 0))
+        rest = [*values.values()]
+        if not steps or len(rest) != 1 or sorted(rest[0]) != sorted(output):
+            raise ValueError(f"the labels {rest} are left, of the output {output!r}")
+    except ValueError as error:
+        raise InvalidConfig(
+            where=f"{where}, plan",
+            given=f"{shortened(text)!r}: {error}",
+            needed='operands, output and steps, such as "ab,bc,cd->ad|0,1:ac|2,3:ad"',
+        ) from error
+    read = Equation(equation, tuple(terms), output)
+    return Plan(read, read.inputs, (), tuple(steps))
+
+
+def planned(text: str, shapes: tuple[tuple[int, ...], ...], where: str) -> Plan:
+    """The plan of operands with these shapes.
+
+    Raises:
+      ShapeError: the shapes do not fit the labels, or a size is 0.
+    """
+    plan = plan_in(text, where)
+    sizes = dict(plan.equation.sizes(shapes, where, require_equal))
+    empty = [label for label, size in sizes.items() if isinstance(size, int) and size == 0]
+    if empty:
+        raise ShapeError(
+            where=f"{where}, label {empty[0]!r}", given="size 0", needed="at least one entry"
+        )
+    return dataclasses.replace(plan, sizes=tuple(sizes.items()))
+
+
+def batched_text(plan: Plan, in_axes: Sequence[int | None]) -> str:
+    """The plan with one more label, an axis of some operands; results have it first."""
+    label = unused_label(plan.terms)
+    terms = tuple(
+        term if axis is None else term[:axis] + label + term[axis:]
+        for term, axis in zip(plan.terms, in_axes, strict=True)
+    )
+    values, steps = list(terms), []
+    for step in plan.steps:
+        is_batched = any(label in values[i] for i in step.operands)
+        values.append(label * is_batched + step.result)
+        steps.append(dataclasses.replace(step, result=values[-1]))
+    equation = dataclasses.replace(plan.equation, output=label + plan.equation.output)
+    return text_of(Plan(equation, terms, (), tuple(steps)))
+
+
+def labels_of(plan: Plan) -> str:
+    """The labels of an assignment: those that the output lacks, sorted."""
+    known = set("".join(plan.terms)).union(label for label, _ in plan.sizes)
+    return "".join(sorted(known - set(plan.equation.output)))
+
+
+def integers(plan: Plan, active: Sequence[int]) -> np.ndarray:
+    """A plan as the native library reads it: see network.h.
+
+    Args:
+      active: the numbers of some operands.
+    """
+    sizes: Any = dict(plan.sizes)
+    number = {label: i for i, label in enumerate(sizes)}
+    output, contracted = plan.equation.output, labels_of(plan)
+
+    def numbers(labels: str) -> list[int]:
+        return [number[label] for label in labels]
+
+    found = [
+        *(len(sizes), len(plan.terms), len(plan.steps), len(contracted), len(active)),
+        *(len(output), *sizes.values(), *numbers(output), *numbers(contracted)),
+        *active,
+    ]
+    for term in plan.terms:
+        found += [len(term), *numbers(term)]
+    for step in plan.steps:
+        second = step.operands[1] if step.operands[1:] else -1
+        found += [step.operands[0], second, len(step.result), *numbers(step.result)]
+    return np.array(found, np.int64)

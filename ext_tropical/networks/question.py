@@ -1,0 +1,219 @@
+"""What is common to all questions to a network of tables: each is one extension op.
+
+On CPU one native call runs all steps of the plan: inside a compiled program by XLA's FFI, and on
+concrete arrays by a direct call, for which nothing is compiled. Elsewhere `loops` gives a program
+whose size does not grow with the plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tenferro_jax import TensorMeta
+from tenferro_jax.errors import ShapeError
+from tenferro_jax.extension import (
+    ExtensionOp,
+    ExtensionRuntimeSet,
+    Kernel,
+    ShardingRule,
+    require_equal,
+)
+from tenferro_jax.plans import Plan
+from tenferro_jax.shapes import Shaped
+
+from ..arguments import are_numbers
+from ..native.library import TYPES, in_program, native, now, on_host, unserved
+from ..semirings.semiring import Semiring
+from ..semirings.shipped import max_plus
+from ..steps.layout import factors_of
+from ..steps.weighted_sum import work_of
+from .plan_text import integers, labels_of, plan_in, planned
+
+Axes = Sequence[str]
+"""The label of each axis of an array, or a longer name of an axis that has none."""
+
+LABELS = "labels"
+"""The first axis of an array of assignments: a row for each label that the output lacks, sorted."""
+
+SAMPLE = "sample"
+"""The axis of independent samples."""
+
+_planned = functools.lru_cache(maxsize=256)(planned)
+
+
+class Question(ExtensionOp):
+    """A question to a network of tables, whose payload has the plan as text, in its field `plan`.
+
+    A family says under which semiring it is asked (`algebra`), by which number the native library
+    knows it (`number`), which arrays it takes and gives, the tables first (`arrays`), and, if it is
+    about some tables alone, their numbers (`active`). Shapes, dtypes, the split over devices and
+    the native call follow; `in_loops` answers in standard ops.
+    """
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring: max_plus, unless a family has another one; for entries it is all one."""
+        return max_plus
+
+    @property
+    def number(self) -> int:
+        """The number of the question in network.h."""
+        raise NotImplementedError
+
+    @property
+    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
+        """The axes of each input and of each output."""
+        raise NotImplementedError
+
+    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
+        """The outputs in standard ops, for sizes that are numbers."""
+        raise NotImplementedError
+
+    @property
+    def network(self) -> Plan:
+        """The plan, without sizes."""
+        return plan_in(self.plan, self.place_of())  # type: ignore[attr-defined]
+
+    def planned(self, inputs: Sequence[Shaped]) -> Plan:
+        """The plan of inputs, or of their metas."""
+        shapes = tuple(tuple(x.shape) for x in inputs[: len(self.network.terms)])
+        # An equality of symbolic sizes is a guard of each call.
+        find = _planned if are_numbers(inputs) else planned
+        return find(self.plan, shapes, self.place_of())  # type: ignore[attr-defined]
+
+    def extents(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
+        """The sizes of axes without labels, beside those of assignments."""
+        return {}
+
+    def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
+        """The dtype of all arrays but those of assignments; refuses others."""
+        return work_of(self.family_id, self.algebra, inputs)
+
+    @property
+    def input_count(self) -> int:
+        """As many as `arrays` says."""
+        return len(self.arrays[0])
+
+    @property
+    def output_count(self) -> int:
+        """As many as `arrays` says."""
+        return len(self.arrays[1])
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        dtype, plan = self.dtype(inputs), self.planned(inputs)
+        sizes: Any = {**dict(plan.sizes), LABELS: len(labels_of(plan)), **self.extents(inputs)}
+        given, outs = ([tuple(sizes[x] for x in axes) for axes in side] for side in self.arrays)
+        for i, (meta, shape) in enumerate(zip(inputs, given, strict=True)):
+            if meta.shape == shape:
+                continue
+            if len(meta.shape) != len(shape):
+                raise ShapeError(
+                    where=f"{self.place_of()}, input {i}", given=str(meta), needed=f"shape {shape}"
+                )
+            for size, wanted in zip(meta.shape, shape, strict=True):
+                require_equal(size, wanted)
+        dtypes = [np.dtype(np.int32) if LABELS in axes else dtype for axes in self.arrays[1]]
+        return [TensorMeta(*each) for each in zip(dtypes, outs, strict=True)]
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        return split_along([*self.network.equation.output, SAMPLE], *self.arrays)
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        # The loops count entries.
+        return self.in_loops(self.planned(inputs), *inputs) if are_numbers(inputs) else None
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Normal numbers, of 2, 3, 4, ... for the labels in their order; booleans where the
+        semiring has them.
+        """
+        sizes = dict(
+            zip(dict.fromkeys("".join(self.network.terms)), itertools.count(2), strict=False)
+        )
+        rng = np.random.default_rng(0)
+        arrays = [rng.normal(size=[sizes.get(x, 1) for x in axes]) for axes in self.arrays[0]]
+        is_bool = self.algebra.dtypes == ("bool",)
+        return [[np.asarray(x) > 0 for x in arrays] if is_bool else arrays]
+
+
+def split_along(
+    free: Sequence[str],
+    terms: Sequence[Axes],
+    outputs: Sequence[Axes],
+    on_device: Callable[..., Sequence[jax.Array]] | None = None,
+) -> ShardingRule:
+    """How an op splits over devices along some labels.
+
+    Args:
+      free: the labels; others, and those of which an array has a diagonal, stay whole.
+      terms: for each input the label of each axis, or a longer name if it has none.
+      outputs: for each output.
+      on_device: as in `ShardingRule`.
+    """
+    arrays = [*terms, *outputs]
+    whole = {c for term in arrays for c in term if c not in free or list(term).count(c) > 1}
+    named = [[factor_of(c, list(term[:i]).count(c)) for i, c in enumerate(term)] for term in arrays]
+    pairs = zip(itertools.chain(*named), itertools.chain(*arrays), strict=True)
+    kept = sorted({name for name, label in pairs if label in whole})
+    factors = factors_of(named[: len(terms)], named[len(terms) :])
+    return ShardingRule(factors, whole=tuple(kept), on_device=on_device)
+
+
+def factor_of(label: str, earlier: int = 0) -> str:
+    """The name in a sharding rule of a label that its term has so often before."""
+    return (label if label.isascii() else f"u{ord(label)}") + "'" * earlier
+
+
+# --- the native library --------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def _call(
+    op: Question, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]
+) -> tuple[dict[str, Any], tuple[TensorMeta, ...]]:
+    """The attributes of the custom call, and its outputs."""
+    metas = [TensorMeta(dtype, shape) for dtype, shape in described]
+    attributes = {
+        "plan": integers(op.planned(metas), getattr(op, "active", ())),
+        "type": np.int64(TYPES[metas[-1].dtype.name]),
+        "algebra": np.int64(op.algebra.native_number),
+        "question": np.int64(op.number),
+        "temperature": np.float64(getattr(op.algebra, "temperature", 1.0)),
+    }
+    return attributes, tuple(op.infer_output_meta(metas))
+
+
+def _declines(op: Question, *metas: TensorMeta) -> str:
+    """Why XLA computes a network, or "" if the library does."""
+    return unknown(op.algebra, metas[-1].dtype) if are_numbers(metas) else "sizes are symbolic"
+
+
+def unknown(algebra: Semiring, dtype: np.dtype) -> str:
+    """Why the library computes nothing under this semiring in this dtype, or ""."""
+    if algebra.native_number is None:
+        return f"it lacks {algebra!r}"
+    return unserved([], dtype, TYPES) or native().problem
+
+
+def _run(op: Question, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    attributes, outputs = _call(op, tuple((x.dtype, tuple(x.shape)) for x in arrays))
+    return in_program("network", outputs, arrays, "sequential", instructions="", **attributes)
+
+
+def _eager(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
+    attributes, outputs = _call(op, tuple((x.dtype, x.shape) for x in arrays))
+    given, outs = on_host(outputs, arrays)
+    pairs = np.array([(x.ctypes.data, x.size) for x in (*given, *outs)], np.int64)
+    plan, *at = attributes.values()
+    now("network", plan, plan.size, *[x.item() for x in at], pairs, len(given), len(outs))
+    return outs
+
+
+def kernels(family_id: str) -> ExtensionRuntimeSet:
+    """The kernel of a family of networks."""
+    return ExtensionRuntimeSet(Kernel(family_id, "cpu", _run, _declines, "native", _eager))

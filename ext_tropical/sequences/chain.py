@@ -1,0 +1,591 @@
+"""Markov chains: the best sequences of states, the score of all, posteriors and samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from tenferro_jax.errors import ShapeError, typed_call, typed_calls
+from tenferro_jax.extension import apply
+from tenferro_jax.extension.transforms import on_automatic_axes
+from tenferro_jax.shapes import as_array, require_integers
+
+from ..arguments import (
+    narrow,
+    one_dtype,
+    require_bool,
+    require_key,
+    require_numbers,
+    require_shape,
+    require_size,
+)
+from ..native.library import is_on_host
+from ..semirings.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
+from ..semirings.shipped import LogSumExp, max_plus
+from .chain_constants import are_small, with_shared, without_shared
+from .chain_op import ChainSamples, ChainScore
+from .chain_paths import along
+from .chain_recurrence import each_column, each_state, relative
+
+_ALL = LogSumExp()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ChainPath:
+    """The best state sequence, or with k the k best, as a pytree. Leading axes are those of the
+    chain.
+
+    Attributes:
+      score: its score, a scalar in the dtype of the inputs; the semiring's zero if no sequence is
+        possible. With k (k,), the best first; zero where there are fewer sequences.
+      states: int32 (T,), the states from first to last; -1 if no sequence is possible, and behind
+        the length. With k (k, T).
+    """
+
+    score: jax.Array
+    states: jax.Array
+
+    @property
+    def feasible(self) -> jax.Array:
+        """A boolean scalar, whether any sequence is possible. With k (k,)."""
+        return self.states[..., 0] >= 0
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ChainMarginals:
+    """The posterior of a chain, as a pytree: 0 if no sequence is possible, NaN if log_partition is
+    NaN or inf.
+
+    Attributes:
+      states: (..., T, S), the probability of each state at each time; 0 behind the length. With
+        columns (..., T, C), of all states of each column.
+      transitions: (..., R, S, S), banded (..., R, K, S): how often each transition is expected; R
+        is 1 if all steps have the same transition, else T - 1.
+      log_partition: (...), the score of all sequences.
+    """
+
+    states: jax.Array
+    transitions: jax.Array
+    log_partition: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@typed_calls
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """All sequences of T states among S, with scores: a hidden Markov model given what was
+    observed, or a linear-chain CRF; as a pytree.
+
+    The score of a sequence s is initial[s0] + emission[0, s0] + transition[s0, s1] +
+    emission[1, s1] + ... + final[s at the end]; it is not normalised. For a hidden Markov model
+    these are log probabilities, emission[t] those of the observation at t.
+
+    Leading axes broadcast: each batch element is a chain. All floating arrays have one dtype, in
+    which scores are added.
+
+    Args:
+      initial: (S,) or (..., S), of the first state.
+      transition: (S, S), from the row's state to the column's, the same in all steps; or
+        (..., R, S, S), where R is 1 or T - 1. If `banded`, (K, S) stands for (S, S), K at most S:
+        [k, j] is from state j - k into state j; others are impossible, as in left-to-right models
+        and CTC. Entries with j < k are ignored.
+      emission: (..., T, S), of each state at each time. S and T are at least 1.
+      lengths: integers (...), how many of the times count; None for all. What lies behind them in
+        emission and in transitions of single steps has no influence, also NaN. Outside 1..T no
+        sequence is possible.
+      final: (S,) or (..., S), of the last state; None if there is none.
+      banded: whether the transition has a band.
+      columns: integers (..., S), the column of the emission that each state has, for states that
+        share one; the emission is (..., T, C) then. A state whose column does not exist has NaN
+        there. None: C is S.
+
+    The arrays are checked when a method is called. If the T S messages of `best` (T S k with k),
+    `marginals` or a gradient take more than 16 MB, the native kernel keeps those of sqrt(T) times,
+    and computes the others again. Samples need all messages, and with columns there is an emission
+    (T, S), too.
+
+    Raises:
+      ShapeError, DTypeError: by each method: the arrays do not fit.
+
+    Example:
+      A hidden Markov model of two states and two signs, of which 0, 0, 1 was observed.
+
+      >>> import jax.numpy as jnp
+      >>> signs = jnp.log(jnp.array([[0.9, 0.1], [0.2, 0.8]]))
+      >>> chain = Chain(
+      ...     jnp.log(jnp.array([0.5, 0.5])),
+      ...     jnp.log(jnp.array([[0.7, 0.3], [0.3, 0.7]])),
+      ...     signs[:, jnp.array([0, 0, 1])].T,
+      ... )
+      >>> print(chain.log_partition().round(3), (100 * chain.marginals().states[:, 0]).round())
+      -2.117 [86. 80. 19.]
+      >>> chain.best().states.tolist()
+      [0, 0, 1]
+    """
+
+    initial: ArrayLike
+    transition: ArrayLike
+    emission: ArrayLike
+    lengths: ArrayLike | None = None
+    _: dataclasses.KW_ONLY
+    final: ArrayLike | None = None
+    banded: bool = dataclasses.field(default=False, metadata={"static": True})
+    columns: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "banded", require_bool("Chain, banded", self.banded))
+
+    def best(self, k: int | None = None, semiring: SelectiveSemiring | str = max_plus) -> ChainPath:
+        """The best sequence, or the k best: `viterbi` for all forms of chains.
+
+        Args:
+          k: as in `viterbi`.
+          semiring: as in `viterbi`; scores are multiplied by its times.
+
+        Returns:
+          A ChainPath: score (...), states (..., T) and feasible (...); with k score (..., k),
+          states (..., k, T) and feasible (..., k), where k is at most the number of sequences.
+          Equally good sequences come as in `viterbi`.
+
+        Raises:
+          InvalidConfig, Unsupported: as `viterbi`.
+
+        Gradient: of the score, as that of `viterbi`.
+
+        Cost: T S**2 time, banded T S K; memory for T S messages. With k as `viterbi`.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> emission = jnp.array([[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]])
+          >>> Chain(jnp.zeros(2), jnp.zeros((2, 2)), emission, 2).best().states.tolist()
+          [0, 1, -1]
+        """
+        return _best(self, "Chain.best", k, semiring)
+
+    def log_partition(self) -> jax.Array:
+        """The score of all sequences together, log sum exp(score): of a hidden Markov model the log
+        probability of what was observed.
+
+        Returns:
+          (...) in the dtype of the arrays; -inf if no sequence is possible.
+
+        Gradient: the expected use of each entry; 0 if no sequence is possible. Of any order.
+
+        Cost: that of `best`; with the gradient three times as much. One long chain runs on two
+          cores, from both ends, and the chains of a batch on all.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.zeros((2, 2)), jnp.zeros((3, 2)))
+          >>> print(jnp.exp(chain.log_partition()).round(3))  # 2**3 sequences
+          8.0
+        """
+        return partition(self, "Chain.log_partition", ChainScore)
+
+    def marginals(self) -> ChainMarginals:
+        """The posterior: probabilities of states, and expected numbers of transitions.
+
+        Returns:
+          A ChainMarginals: states (..., T, S), with columns (..., T, C); transitions
+          (..., R, S, S), banded (..., R, K, S); log_partition (...).
+
+        Gradient: of any order.
+
+        Cost: three times that of `log_partition`, in one pass over the times and back.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.array([[0.0, 0.0], [-jnp.inf, 0.0]]),
+          ...               jnp.zeros((3, 2)))
+          >>> found = chain.marginals()  # of 000, 001, 011, 111
+          >>> print(found.states[:, 1].round(2), found.transitions.round(2)[0])
+          [0.25 0.5  0.75] [[0.75 0.5 ]
+           [0.   0.75]]
+        """
+        where = "Chain.marginals"
+        op, arrays, shared = _checked(self, where, _ALL)
+        run = functools.partial(apply, dataclasses.replace(op, detailed=True))
+        score, _, moves, states = mapped(where, run, arrays, *op.ranks)
+        moves = moves[..., : (*np.shape(self.transition)[-3:-2], 1)[0], :, :]  # none of one time
+        if self.columns is not None and not op.has_columns:
+            given = [states, jnp.asarray(self.columns), jnp.asarray(self.emission)]
+            states = mapped(where, each_column, given, 2, 1, 2)
+        return ChainMarginals(states, moves, with_shared(score, shared))
+
+    def log_prob(self, states: ArrayLike) -> jax.Array:
+        """The log probability of sequences: their score less `log_partition`. Its negative is the
+        loss of a CRF.
+
+        Args:
+          states: integers (..., T); leading axes broadcast with those of the chain. What lies
+            behind the length does not count.
+
+        Returns:
+          (...); -inf if the sequence is impossible, or has a state outside 0..S - 1.
+
+        Raises:
+          ShapeError, DTypeError: states do not fit.
+
+        Gradient: of both parts; 0 if the sequence is impossible.
+
+        Cost: that of `log_partition`.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.zeros((2, 2)), jnp.zeros((3, 2)))
+          >>> print(jnp.exp(chain.log_prob(jnp.array([0, 1, 0]))).round(3))
+          0.125
+        """
+        where = "Chain.log_prob"
+        op, arrays, _ = _checked(self, where, _ALL)
+        given = jnp.asarray(as_array(states, f"{where}, states"))
+        count = arrays[2].shape[-2]
+        require_integers(f"{where}, states", given)
+        if not given.ndim or given.shape[-1] != count:
+            raise ShapeError(
+                where=f"{where}, states", given=f"shape {given.shape}", needed=f"(..., {count})"
+            )
+        return mapped(
+            where, functools.partial(_log_prob, op), [*arrays, narrow(given)], *op.ranks, 1
+        )
+
+    def entropy(self) -> jax.Array:
+        """The entropy of the distribution of sequences, -sum p log p.
+
+        Returns:
+          (...), in nats; -inf if no sequence is possible.
+
+        Gradient: of any order, by that of the marginals.
+
+        Cost: that of `marginals`.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.zeros((2, 2)), jnp.zeros((3, 2)))
+          >>> print(jnp.exp(chain.entropy()).round(3))
+          8.0
+        """
+        op, arrays, _ = _checked(self, "Chain.entropy", _ALL)
+        run = functools.partial(_entropy, dataclasses.replace(op, detailed=True))
+        return mapped("Chain.entropy", run, arrays, *op.ranks)
+
+    def sample(self, key: jax.Array, shape: Sequence[int] = ()) -> jax.Array:
+        """Independent sequences, drawn with probability exp(score - log_partition).
+
+        Args:
+          key: of `jax.random`.
+          shape: of the samples of each chain.
+
+        Returns:
+          int32 (*shape, ..., T); -1 behind the length, and if no sequence is possible or
+          log_partition is NaN or inf.
+
+        Raises:
+          InvalidConfig: a shape that is not one.
+          Unsupported: a symbolic size.
+
+        Gradient: none.
+
+        Cost: that of `log_partition`, and T S for each sample.
+
+        Example:
+          >>> import jax, jax.numpy as jnp
+          >>> chain = Chain(jnp.zeros(2), jnp.array([[0.0, -jnp.inf], [-jnp.inf, 0.0]]),
+          ...               jnp.zeros((3, 2)))
+          >>> drawn = chain.sample(jax.random.key(0), (1000,))  # of 000, 111
+          >>> drawn.shape, bool((drawn[:, :1] == drawn).all()), 450 < int(drawn[:, 0].sum()) < 550
+          ((1000, 3), True, True)
+        """
+        where = "Chain.sample"
+        require_key(where, key)
+        op, arrays, _ = _checked(self, where, _ALL)
+        require_numbers(where, arrays[2].shape, "sizes that are numbers")
+        sizes = require_shape(f"{where}, shape", shape)
+        lead, count = _lead(where, arrays, op.ranks), arrays[2].shape[-2]
+        # Uniforms of 8 bits would draw other chances.
+        arrays[:3] = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in arrays[:3]]
+        drawn = jax.random.uniform(key, (*lead, math.prod(sizes), count), arrays[2].dtype)
+        ask = ChainSamples(op.band, op.has_length, op.has_columns)
+        (states,) = mapped(where, functools.partial(apply, ask), [*arrays, drawn], *ask.ranks)
+        states, n = states.reshape(*lead, *sizes, count), len(lead)
+        return jnp.moveaxis(states, range(n), range(len(sizes), len(sizes) + n))
+
+
+def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring | str) -> ChainPath:
+    algebra = as_selective(semiring, where)
+    op, arrays, _ = _checked(chain, where, algebra)
+    if k is not None:
+        k = require_size(f"{where}, k", k, 1)
+        require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
+        k = min(k, _sequences(op, arrays, k))
+    op = dataclasses.replace(op, k=k or 0, detailed=True)
+    return ChainPath(*mapped(where, functools.partial(apply, op), arrays, *op.ranks))
+
+
+def _sequences(op: ChainScore, arrays: Sequence[jax.Array], enough: int) -> int:
+    """How many sequences there are at most, or a number of at least `enough`."""
+    states, before, times = arrays[0].shape[-1], arrays[1].shape[-2], arrays[2].shape[-2]
+    number = states
+    for _ in range(times - 1):
+        if before == 1 or number >= enough:
+            break
+        number *= before
+    return number
+
+
+def partition(chain: Chain, where: str, family: type[ChainScore]) -> jax.Array:
+    """The score of all sequences by an op of this class."""
+    op, arrays, shared = _checked(chain, where, _ALL)
+    op = family(op.semiring, op.band, op.has_length, op.has_columns)
+    score, *_ = mapped(where, functools.partial(apply, op), arrays, *op.ranks)
+    return with_shared(score, shared)
+
+
+def _checked(
+    chain: Chain, where: str, semiring: Semiring
+) -> tuple[ChainScore, list[jax.Array], jax.Array | None]:
+    """The op of a chain, its inputs with leading axes, of which the final scores are part of the
+    emission, and, under log_sum_exp, a number that was taken from all scores, if there is one.
+    """
+    names = ["initial", "transition", "emission", *["final"] * (chain.final is not None)]
+    given = [getattr(chain, name) for name in names]
+    initial, transition, emission, *final = (
+        as_array(x, f"{where}, {name}") for x, name in zip(given, names, strict=True)
+    )
+    integers = {
+        name: as_array(x, f"{where}, {name}")
+        for name in ("lengths", "columns")
+        if (x := getattr(chain, name)) is not None
+    }
+    for name, x in integers.items():
+        require_integers(f"{where}, {name}", x)
+    one_dtype(where, semiring, [x.dtype for x in (initial, transition, emission, *final)], given)
+    if transition.ndim == 2:
+        transition = transition.reshape(1, *transition.shape)
+    columns = integers.get("columns")
+    count, states = emission.shape[-2:] if emission.ndim > 1 else (0, 0)
+    if columns is not None:
+        states = states and (*columns.shape, 0)[columns.ndim - 1]
+    steps, rows, into = transition.shape[-3:] if transition.ndim > 2 else (0, 0, 0)
+    if (
+        0 in (count, states)
+        or any(x.shape[-1:] != (states,) for x in (initial, *final))
+        or into != states
+        or (not 1 <= rows <= states if chain.banded else rows != states)
+        or (steps != 1 and steps != count - 1)
+    ):
+        moves = (
+            "(K, S), K from 1 to S, or (..., R, K, S)"
+            if chain.banded
+            else "(S, S) or (..., R, S, S)"
+        )
+        prefix = "log_" if where == "viterbi" else ""
+        named = [(prefix + name, x) for name, x in zip(names, given, strict=True)]
+        named += integers.items()
+        raise ShapeError(
+            where=where,
+            given=", ".join(f"{name} of shape {np.shape(x)}" for name, x in named),
+            needed=f"{prefix}initial (..., S), {prefix}transition {moves}, {prefix}emission "
+            f"(..., T, S), final (..., S); S and T at least 1, R 1 or T - 1; with columns "
+            f"(..., S) an emission (..., T, C)",
+            fix=_advice(chain, initial, transition, emission),
+        )
+    if steps == 0:  # of one time: the op needs a matrix
+        transition = jnp.zeros((*transition.shape[:-3], 1, rows, into), transition.dtype)
+    arrays = [initial, transition, emission, *map(narrow, integers.values())]
+    band = rows if chain.banded else 0
+    op = ChainScore(SemiringKey.of(semiring), band, "lengths" in integers, columns is not None)
+    _lead(where, [*arrays, *final], [*op.ranks, *[1] * len(final)])
+    shared = None
+    if semiring == _ALL and not are_small(initial, transition, emission, final):
+        lengths = arrays[3 : 3 + op.has_length]
+        parted: Any = functools.partial(without_shared, banded=chain.banded)
+        inputs: Any = (*arrays[:3], final, lengths)
+        if all(map(is_on_host, jax.tree.leaves(inputs))):  # nothing is compiled
+            inputs = jax.tree.map(np.asarray, inputs)
+        else:
+            parted = on_automatic_axes(parted)
+        with jax.numpy_rank_promotion("allow"):  # leading axes broadcast
+            found, shared = parted(*inputs)
+        arrays[:3], final = found[:3], found[3:]
+    if not final:
+        return op, arrays, shared
+    if columns is not None:
+        arrays[2] = mapped(where, each_state, [arrays[2], arrays.pop()], 2, 1)
+        op = dataclasses.replace(op, has_columns=False)
+    arrays[2] = on_automatic_axes(_ended)(arrays[2], final[0], arrays[3:], semiring)
+    return op, arrays, shared
+
+
+def _advice(chain: Chain, *arrays: jax.Array) -> str:
+    """What to do where the shapes of initial, transition and emission do not fit."""
+    initial, transition, emission = ((0, 0, *x.shape) for x in arrays)
+    states, rows = initial[-1], transition[-2]
+    if emission[-2] == states == transition[-1] != emission[-1] and chain.columns is None:
+        return "Transpose the emission: it has a row for each time."
+    if not chain.banded and rows < states == transition[-1]:
+        return "Pass banded=True if the transition has a row for each step of a band."
+    return "For a batch of transitions give them the axis of R, of size 1."
+
+
+def _lead(where: str, arrays: Sequence[jax.Array], ranks: Sequence[int]) -> tuple[int, ...]:
+    """The leading axes of arrays that have so many axes behind them."""
+    leads = [x.shape[: x.ndim - n] for x, n in zip(arrays, ranks, strict=True)]
+    try:
+        return jnp.broadcast_shapes(*leads)
+    except ValueError as error:
+        raise ShapeError(
+            where=where,
+            given=f"leading axes {', '.join(map(str, leads))}",
+            needed="leading axes that broadcast",
+        ) from error
+
+
+def mapped(where: str, run: Callable[..., Any], arrays: Sequence[jax.Array], *ranks: int) -> Any:
+    """A function of one chain, mapped over the leading axes. An array is mapped over those that it
+    has, so that what all chains share is there once.
+
+    Args:
+      where: for errors.
+      run: the function, of arrays without leading axes.
+      arrays: its arguments.
+      *ranks: how many of the axes of each are no leading ones.
+    """
+    lead, kept, axes = _lead(where, arrays, ranks), [], []
+    for x, rank in zip(arrays, ranks, strict=True):
+        own = (1,) * (len(lead) + rank - x.ndim) + x.shape[: x.ndim - rank]
+        has = [size == whole for size, whole in zip(own, lead, strict=True)]
+        kept.append((*itertools.compress(own, has), *x.shape[x.ndim - rank :]))
+        axes.append([0 if there else None for there in has])
+    for level in reversed([*zip(*axes, strict=True)]):
+        run = jax.vmap(run, in_axes=level)
+
+    def reshaped(*xs: jax.Array) -> Any:  # an operation on what is one already takes its time, too
+        return run(*(x if x.shape == to else x.reshape(to) for x, to in zip(xs, kept, strict=True)))
+
+    return on_automatic_axes(reshaped)(*arrays)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scored(op: ChainScore, *arrays: jax.Array) -> jax.Array:
+    """The score of one sequence: arrays are the op's inputs, then its states, int32 (T,). The
+    semiring's zero if it is impossible.
+    """
+    *inputs, states = arrays
+    length = inputs[3] if op.has_length else states.shape[0]
+    live = jnp.arange(states.shape[0], dtype=jnp.int32) < length
+    there = ~live | ((states >= 0) & (states < inputs[0].shape[0]))
+    if op.band:
+        apart = states[1:] - states[:-1]
+        there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
+    found = along(op, jnp.where(live & there, states, -1), *inputs)
+    possible = jnp.all(there) & (length >= 1) & (length <= states.shape[0])
+    return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
+
+
+def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
+    """Of a sequence of states, the last array: both scores without what all states of a time
+    share, which would take their digits.
+    """
+    emission, _ = relative(arrays[2])
+    inputs = [*arrays[:2], emission, *arrays[3:]]
+    score, whole = _scored(op, *inputs), apply(op, *inputs[:-1])[0]
+    found = score - whole
+    above = jax.lax.stop_gradient(jnp.maximum(found, 0))  # by rounding
+    return jnp.where(score == -jnp.inf, -jnp.inf, found - above)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _entropy(op: ChainScore, *arrays: jax.Array) -> jax.Array:
+    """The score less its expectation, both without what all states of a time share."""
+    emission, _ = relative(arrays[2])
+    score, *uses = apply(op, *arrays[:2], emission, *arrays[3:])
+    pairs = zip(uses, (*arrays[:2], emission), strict=False)
+    entropy = score - sum(jnp.sum(use * jnp.where(use > 0, x, 0)) for use, x in pairs)
+    return jnp.where(score == -jnp.inf, score, jnp.maximum(entropy, 0))
+
+
+def _ended(
+    emission: jax.Array, final: jax.Array, lengths: Sequence[jax.Array], semiring: Semiring
+) -> jax.Array:
+    """The emission with the scores of last states."""
+    count, last = emission.shape[-2], final[..., None, :]
+    end = lengths[0] if lengths else jnp.int32(count)
+    time = jnp.arange(count, dtype=jnp.int32).reshape(*(1,) * end.ndim, count, 1)
+    ends = time == end[..., None, None] - 1
+    shape = jnp.broadcast_shapes(emission.shape, last.shape, ends.shape)
+    ends, emission, last = (jnp.broadcast_to(x, shape) for x in (ends, emission, last))
+    return jnp.where(ends, semiring.times(emission, last), emission)
+
+
+@typed_call
+def viterbi(
+    log_initial: ArrayLike,
+    log_transition: ArrayLike,
+    log_emission: ArrayLike,
+    *,
+    k: int | None = None,
+    semiring: SelectiveSemiring | str = max_plus,
+) -> ChainPath:
+    """The best of all sequences of T states among S, or the k best: `Chain.best` of a chain without
+    lengths. Leading axes broadcast.
+
+    The score of a sequence s is log_initial[s0] + log_emission[0, s0] + log_transition[s0, s1] +
+    log_emission[1, s1] + ..., with the semiring's times for +. Log probabilities under max_plus,
+    costs under min_plus, probabilities under max_mul.
+
+    Args:
+      log_initial: (S,), of the first state.
+      log_transition: (S, S), from the row's state to the column's.
+      log_emission: (T, S), of the observation at each time, given each state. S and T are at least
+        1. All have one dtype, which the semiring takes. Scores are added in this dtype: convert
+        16-bit floats for more than a few steps. In float32 they keep their digits.
+      k: how many different sequences, a positive integer; None for one, without the axis of k. All
+        if there are fewer: the axis is as long as there are.
+      semiring: a selective semiring, or its name.
+
+    Returns:
+      A ChainPath: score, int32 states (T,), feasible. If the score is NaN, the states say nothing.
+      Of equally good last states the smallest is taken; then, going back, the smallest of the
+      equally good states before each state. The k best sequences, if equally good, are in that
+      order too, but under min_max and or_and in any.
+
+    Raises:
+      ShapeError, DTypeError: the inputs do not fit.
+      InvalidConfig: no selective semiring; or k is not a positive integer of int32.
+      Unsupported: k with a symbolic size.
+
+    Gradient: of the score, one at each entry that the sequence uses, as often as it uses it (under
+    max_plus and min_plus). Each of the k scores has that of its sequence.
+
+    Cost: T S**2 time; memory for T S winners. With k both are k times as large: each state has a
+    list of its k best beginnings (Seshadri and Sundberg, 1994).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> stay, move = -0.1, -2.4
+      >>> result = viterbi(
+      ...     jnp.array([-0.7, -0.7]),
+      ...     jnp.array([[stay, move], [move, stay]]),
+      ...     jnp.array([[-0.1, -3.0], [-0.1, -2.0], [-3.0, -0.1], [-3.0, -0.1]]),
+      ... )
+      >>> result.states.tolist(), round(float(result.score), 2)
+      ([0, 0, 1, 1], -3.7)
+      >>> many = viterbi(
+      ...     jnp.array([0.0, -1.0]), jnp.array([[0.0, -3.0], [-3.0, 0.0]]), jnp.zeros((3, 2)), k=3
+      ... )
+      >>> many.states.tolist(), many.score.tolist()
+      ([[0, 0, 0], [1, 1, 1], [0, 0, 1]], [0.0, -1.0, -3.0])
+    """
+    return _best(Chain(log_initial, log_transition, log_emission), "viterbi", k, semiring)

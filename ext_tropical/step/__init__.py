@@ -1,1 +1,0 @@
-"""One contraction step as extension ops, with kernels and AD rules."""

@@ -1,0 +1,1 @@
+"""Kernels of one step in standard ops, for every platform, and on GPUs."""

@@ -1,6 +1,0 @@
-"""Checks of extension ops against the contract. Re-exports only."""
-
-from .examination import check, conformance_tests
-from .report import ConformanceReport, Finding, Verdict
-
-__all__ = ["ConformanceReport", "Finding", "Verdict", "check", "conformance_tests"]

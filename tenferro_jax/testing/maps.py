@@ -1,0 +1,316 @@
+"""L4: vmap equals the stack of the op on each element. L5: the same over devices."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from ..extension.kernels import RouteKind
+from ..extension.sharding import split_of
+from ..shapes import meta_of
+from .examples import Array, Inputs
+from .finite_differences import Smooth, pulled, smooth
+from .functions import Axes, Claim, Subject
+from .ops_given import OpSubject
+from .report import NotApplicable, breaking
+
+Call: TypeAlias = Callable[..., Any]
+
+ONE_DEVICE = "Keep lowerings free of what only works on one device; rules too."
+
+
+def choices(subject: Subject, inputs: Inputs) -> list[Axes]:
+    """Every position of the batch axis in every subset of inputs; if these are many, each position
+    alone, all in front, and a sample.
+    """
+    options: list[Axes] = [(None, *range(x.ndim + 1)) for x in inputs]
+    # Of an op without its own batched() JAX moves the axes.
+    sampled, rng = 8 if subject.own_batching else 2, subject.rng
+    found: Iterable[Axes] = itertools.product(*options)
+    if math.prod(map(len, options)) > 2 * sampled:
+        found = [
+            *(alone(i, axis, len(inputs)) for i, places in enumerate(options) for axis in places),
+            (0,) * len(inputs),
+            *(
+                tuple(places[rng.integers(len(places))] for places in options)
+                for _ in range(sampled)
+            ),
+        ]
+    return [axes for axes in dict.fromkeys(found) if any(axis is not None for axis in axes)]
+
+
+def alone(i: int, axis: int | None, count: int) -> Axes:
+    """Input i mapped along an axis, the others shared."""
+    return (*(None,) * i, axis, *(None,) * (count - i - 1))
+
+
+def stacked(elements: Sequence[Inputs], axes: Axes) -> tuple[tuple[np.ndarray, ...], list[Inputs]]:
+    """Elements stacked along these axes, and the elements; an input without an axis is that of the
+    first element.
+    """
+    first = elements[0]
+    args = tuple(
+        first[i] if axis is None else np.stack([e[i] for e in elements], axis)
+        for i, axis in enumerate(axes)
+    )
+    each = [
+        tuple(first[i] if axis is None else e[i] for i, axis in enumerate(axes)) for e in elements
+    ]
+    return args, each
+
+
+def columns(rows: Iterable[Sequence[Array]], axis: int = 0) -> tuple[np.ndarray, ...]:
+    """The arrays of several rows, stacked over the rows."""
+    return tuple(np.stack([np.asarray(x) for x in c], axis) for c in zip(*rows, strict=True))
+
+
+class Mapped(NamedTuple):
+    """A transform that maps a function over a batch.
+
+    Attributes:
+      what: in words.
+      axes: of the inputs over which the function is mapped.
+      of: the transform of a function.
+      out: the axis over which its outputs are stacked.
+    """
+
+    what: str
+    axes: Axes
+    of: Callable[[Call], Call]
+    out: int = 0
+
+
+def _elements(subject: Subject, inputs: Inputs, count: int) -> list[Inputs]:
+    if not inputs:
+        raise NotApplicable("the op has no inputs")
+    return subject.rows(inputs, count)
+
+
+def _values(
+    subject: Subject,
+    elements: Sequence[Inputs],
+    cases: Iterable[Mapped],
+    plain: Call | None = None,
+) -> list[Claim]:
+    """The outputs of a mapped op are those of each element. `plain` is the op in plain JAX, where
+    JAX may refuse the transform.
+    """
+    claims = []
+    for what, axes, mapped, out in cases:
+        args, each = stacked(elements, axes)
+        want = columns(map(subject.expected, each), out)
+        claims.append(
+            Claim(what, mapped(subject.call), args, want, mapped(plain) if plain else None)
+        )
+    return claims
+
+
+def _derivatives(
+    view: Smooth,
+    elements: Sequence[Inputs],
+    cases: Iterable[Mapped],
+    plain: Call | None = None,
+    *,
+    by_vmap: bool,
+) -> list[Claim]:
+    """The derivatives of a mapped op are those of each element, summed for the inputs that they
+    share; and those of each element by vmap of the derivative.
+    """
+    w = view.cotangents(view.subject.rng)
+
+    claims = []
+    for what, axes, mapped, _ in cases:
+        args, each = stacked(elements, axes)
+        wants = columns(view._replace(inputs=e).derivatives(w, reverse=True)[0][3] for e in each)
+        summed = [
+            want.sum(0) if axes[i] is None else want
+            for i, want in zip(view.active, wants, strict=True)
+        ]
+        forms = [mapped(view.subject.call), *([mapped(plain)] if plain else [])]
+        given = columns([w] * len(elements))
+        backs = [functools.partial(_pulled, view, form, given) for form in forms]
+        claims.append(Claim(f"vjp of {what}", backs[0], args, summed, *backs[1:]))
+        if by_vmap:
+            name = f"vmap of vjp {view.subject.axes_text(axes)}"
+            back = functools.partial(_pulled, view, view.subject.call, w)
+            claims.append(Claim(name, jax.vmap(back, axes), args, wants))
+    return claims
+
+
+def _pulled(
+    view: Smooth, call: Callable[..., Sequence[jax.Array]], cotangents: Sequence[Array], *xs: Array
+) -> Sequence[jax.Array]:
+    """The derivative of a function of all inputs by those that are active."""
+    f = view.function(view.active, xs, call)
+    return pulled(f, cotangents)(*(xs[i] for i in view.active))
+
+
+def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Maps every axis of every input, also mixed over the inputs; outputs are stacked as first and
+    as last axis.
+    """
+    elements = _elements(subject, inputs, 3)
+    cases = [
+        Mapped(
+            f"vmap {subject.axes_text(axes)}, out_axes={out}",
+            axes,
+            functools.partial(jax.vmap, in_axes=axes, out_axes=out),
+            out,
+        )
+        for axes, out in zip(choices(subject, inputs), itertools.cycle((0, -1)), strict=False)
+    ]
+    yield from subject.hold(_values(subject, elements, cases), *_fix(subject))
+
+
+def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Compares the derivative of each element with vmap of the derivative and the derivative of
+    vmap, which sums over unmapped inputs.
+    """
+    view = smooth(subject, inputs)
+    count = len(inputs)
+    cases = [
+        Mapped(f"vmap {subject.axes_text(axes)}", axes, functools.partial(jax.vmap, in_axes=axes))
+        for axes in dict.fromkeys([(0,) * count, *(alone(n, 0, count) for n in range(count))])
+    ]
+    yield from subject.hold(
+        _derivatives(view, subject.rows(view.inputs, 2), cases, by_vmap=True),
+        "X13.1",
+        "Let the rule work under vmap: it is mapped as it stands.",
+        view.terms(view.cotangents(subject.rng)),
+    )
+
+
+def _fix(subject: Subject) -> tuple[str, str]:
+    if subject.own_batching:
+        return "X13.2", "Correct batched(in_axes), or leave it out: vmap then maps the lowering."
+    return (
+        "X13.1",
+        "Write the lowering in functions that vmap can map, or give a form of your own by "
+        "batched(); of a function by jax.custom_batching.",
+    )
+
+
+def _mesh(
+    kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto, most: int = 2
+) -> jax.sharding.Mesh:
+    """So many devices, if there are: for a batch more than two add no new case."""
+    devices = jax.devices()[:most]
+    return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
+
+
+def _shard_maps(mesh: jax.sharding.Mesh, count: int) -> list[Mapped]:
+    """shard_map with all inputs spread over the mesh, checked and unchecked, and with input 0
+    alone.
+    """
+    cases: list[tuple[Axes, bool]] = [((0,) * count, True), ((0,) * count, False)]
+    if count > 1:
+        cases.append((alone(0, 0, count), True))
+
+    def spread(axes: Axes, checked: bool, call: Call) -> Call:
+        return jax.shard_map(
+            jax.vmap(call, axes),
+            mesh=mesh,
+            in_specs=tuple(jax.P() if axis is None else jax.P("d") for axis in axes),
+            out_specs=jax.P("d"),
+            check_vma=checked,
+        )
+
+    return [
+        Mapped(
+            f"shard_map of axes {axes}, check_vma={checked}",
+            axes,
+            functools.partial(spread, axes, checked),
+        )
+        for axes, checked in cases
+    ]
+
+
+def shard_map(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+    """shard_map with one element on each device, checked and unchecked; and with one input spread
+    and the others replicated.
+    """
+    cases = _shard_maps(_mesh(), len(inputs))
+    elements = _elements(subject, inputs, _mesh().size)
+    claims = _values(subject, elements, cases, subject.in_plain_jax())
+    yield from subject.hold(claims, "X13.4", ONE_DEVICE)
+
+
+def shard_map_derivative(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+    """The derivative through shard_map is that of each element, summed for replicated inputs."""
+    view = smooth(subject, inputs)
+    cases = _shard_maps(_mesh(), len(inputs))
+    rows, plain = subject.rows(view.inputs, _mesh().size), subject.in_plain_jax()
+    claims = _derivatives(view, rows, cases, plain, by_vmap=False)
+    yield from subject.hold(claims, "X13.4", ONE_DEVICE)
+
+
+def _placed(
+    arrays: Sequence[np.ndarray], mesh: jax.sharding.Mesh, places: Sequence[jax.P]
+) -> tuple[jax.Array, ...]:
+    return tuple(
+        jax.device_put(x, jax.NamedSharding(mesh, place))
+        for x, place in zip(arrays, places, strict=True)
+    )
+
+
+def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
+    """Splits each factor of the op's sharding rule over up to eight devices: the outputs are those
+    of one device.
+    """
+    fix = "Correct sharding_rule, or name the factor in whole."
+    with breaking("X13.9", "sharding_rule", fix):
+        split = split_of(subject.carrier, [meta_of(x) for x in inputs])
+    if split is None:
+        raise NotApplicable("no sharding rule", "Override sharding_rule, if the op can be split.")
+    mesh = _mesh(most=8)
+    if mesh.size == 1:
+        several = "Start Python with XLA_FLAGS=--xla_force_host_platform_device_count=8."
+        raise NotApplicable("there is one device", several)
+    elements = subject.rows(inputs, mesh.size)
+    for factor in split.sizes:
+        at = [term.index(factor) if factor in term else None for term in split.inputs]
+        if factor in split.kept or at == [None] * len(at):
+            continue
+        longer = tuple(
+            elements[0][i] if axis is None else np.concatenate([e[i] for e in elements], axis)
+            for i, axis in enumerate(at)
+        )
+        if subject.metas(longer) is None:
+            yield f"not split over {factor!r}, because the op refuses {mesh.size} times its size"
+            continue
+        places = [jax.P(*(None,) * axis, "d") if axis is not None else jax.P() for axis in at]
+        placed = _placed(longer, mesh, places)
+        claim = Claim(f"{factor} split", subject.call, placed, subject.expected(longer))
+        yield from subject.hold([claim], "X13.10", fix)
+
+
+def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+    """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over
+    it, and with replicated inputs.
+    """
+    stated = subject.op.has_own("sharding_rule")
+    lowered = RouteKind.LOWERING in subject.routes(inputs)
+    if not lowered and not stated:
+        raise NotApplicable(
+            "the op has no lowering", "Override lower_to_standard_ops or sharding_rule."
+        )
+    mesh, plain = _mesh(jax.sharding.AxisType.Explicit), subject.in_plain_jax()
+    plain = None if stated or plain is None else jax.jit(plain)
+    whole = _placed(inputs, mesh, [jax.P()] * len(inputs))
+    place, want = "replicated inputs on an explicit mesh", subject.expected(inputs)
+    claims = [Claim(place, subject.call, whole, want, plain)]
+    if lowered:
+        elements = _elements(subject, inputs, mesh.size)
+        args = _placed(columns(elements), mesh, [jax.P("d")] * len(inputs))
+        wants = columns(map(subject.expected, elements))
+        own = jax.vmap(plain) if plain else None
+        claims.append(Claim("vmap on an explicit mesh", jax.vmap(subject.call), args, wants, own))
+    fix = "Correct sharding_rule, or leave it out to use the sharding of the lowering."
+    with jax.set_mesh(mesh):
+        yield from subject.hold(claims, "X13.5", fix)
