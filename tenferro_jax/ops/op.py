@@ -39,11 +39,12 @@ class StdTensorOp(Sealed):
     a `function` or its own `apply`. Its fields are its payload; two ops are equal if type and typed
     payload are equal.
 
-    Args:
-      function: a function of lax, the definition: of the inputs, then the fields. A base class may
-        define `apply` otherwise, which calls it as `_function`.
-      keywords: whether the function takes the fields by their names.
-      takes: names of the dtypes that the inputs may have; None: lax decides.
+    Keywords of the class statement:
+
+    - `function`: a function of lax, the definition: of the inputs, then the fields. A base class
+      may define `apply` otherwise, which calls it as `_function`.
+    - `keywords`: whether the function takes the fields by their names.
+    - `takes`: names of the dtypes that the inputs may have; None: lax decides.
     """
 
     input_count: ClassVar[Any] = 1
