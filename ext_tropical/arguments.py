@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -213,7 +213,3 @@ def nodes_of(given: ArrayLike, count: int, where: str) -> Any:
             needed=f"nodes from 0 to {count - 1}",
         )
     return array.astype(np.int32)
-
-
-State: TypeAlias = Any
-"""A pytree of arrays."""

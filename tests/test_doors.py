@@ -8,6 +8,8 @@ import pytest
 import ext_tropical
 import tenferro_jax
 import tenferro_jax.extension
+import tenferro_jax.ops
+from tenferro_jax.ops.vocabulary import VOCABULARY
 
 from .helpers import ends_in, python
 
@@ -85,6 +87,11 @@ def test_a_room_and_the_door_have_the_same_functions(room):
     shared = set(names.__all__) & set(ext_tropical.__all__)
     assert shared
     assert all(getattr(names, name) is getattr(ext_tropical, name) for name in shared)
+
+
+def test_every_standard_op_is_at_the_door_of_the_ops():
+    assert all(getattr(tenferro_jax.ops, op.__name__) is op for op in VOCABULARY)
+    ends_in(lambda: tenferro_jax.ops.Nothing, AttributeError, "has no attribute 'Nothing'$")
 
 
 FORMER = """

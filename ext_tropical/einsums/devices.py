@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,10 @@ from tenferro_jax.errors import InvalidConfig, Unsupported
 from tenferro_jax.extension.transforms import recomputed
 from tenferro_jax.plans.plan import Plan
 
-from ..arguments import State
 from .slice_lengths import SlicedPlan
 
-P = ParamSpec("P")
-T = TypeVar("T")
+State: TypeAlias = Any
+"""A pytree of arrays."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,12 +26,14 @@ from tenferro_jax.extension import (
     require_equal,
 )
 
-from ..arguments import State, inside, one_dtype, work_dtype
+from ..arguments import inside, one_dtype, work_dtype
 from ..native.library import TYPES, in_program, native, now, on_host, outputs_of, unserved
 from ..semirings.semiring import OfSemiring, SelectiveSemiring, SemiringKey, lowest
 from ..semirings.shipped import min_max, min_plus
 
 INT32 = np.dtype("int32")
+
+State = Any  # a pytree of arrays
 
 
 def _vectors(where: str, inputs: Sequence[TensorMeta], ranks: Sequence[int], of_ints: str) -> None:

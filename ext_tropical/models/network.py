@@ -302,8 +302,9 @@ class Network(Factors):
           DTypeError: tables of integers.
 
         Precision: scores are taken from those of a best assignment, so large ones that all likely
-        assignments share cost no digits. Differences within a table below its size times the
-        rounding of the dtype are lost.
+        assignments share cost no digits; outside transforms only where scores may add up to more
+        than 512 T, which costs a probability in float32 3e-5 of itself. Differences within a table
+        below its size times the rounding of the dtype are lost.
 
         Gradient: any order, forward and reverse.
 

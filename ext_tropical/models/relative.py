@@ -28,9 +28,9 @@ Array: TypeAlias = Any
 """An array of NumPy or JAX."""
 
 
-SMALL = 512.0
-"""Sums of scores / temperature that are rounded by at most 3e-5 in float32, and so are
-probabilities."""
+SMALL_SUM = 512.0
+"""The most that scores / temperature may add up to as they are: float32 rounds such a sum by at
+most 3e-5, and so it does a probability."""
 
 
 def without_shared(tables: Sequence[Array]) -> tuple[list[Any], Any]:
@@ -83,7 +83,7 @@ def from_best(net: F, temperature: float) -> tuple[F, Any]:
 
 def have_small_sums(tables: Sequence[np.ndarray], temperature: float) -> bool:
     """Whether all scores are finite, and no sum of them is large. Of infinities and NaN it is."""
-    limit = SMALL * temperature
+    limit = SMALL_SUM * temperature
     flat = np.concatenate([x.reshape(-1) for x in tables])
     if float(abs(flat).max()) * len(tables) <= limit:
         return True

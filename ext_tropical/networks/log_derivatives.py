@@ -169,7 +169,8 @@ class NetworkCurvature(LogDerivative):
             own = tuple(every[i] for i in self.active)
 
             def value(*own: jax.Array) -> jax.Array:
-                return evaluate(plan, with_others(every, self.active, own), mode)[0]
+                moved = with_others(every, self.active, own)
+                return evaluate(plan, loops.operands_without_shared(plan, moved)[0], mode)[0]
 
             def first(*own: jax.Array) -> tuple[jax.Array, ...]:
                 if self.is_transposed:

@@ -355,7 +355,7 @@ def log_search(
         value = jnp.where(known, m + temperature * jnp.log(total), m)
         return (value, m, 1 / jnp.where(known, total, 1))[: 1 + 2 * with_sums]
 
-    own, shared = _without_shared(plan, operands)
+    own, shared = operands_without_shared(plan, operands)
     buffer = buffer_of(plan, own, work_dtype(dtype))
     arrays = (buffer, jnp.zeros_like(buffer), jnp.ones_like(buffer))[: 1 + 2 * with_sums]
     alone = large and by_caller(large, plan, functools.partial(_rounded, dtype=dtype))
@@ -363,7 +363,7 @@ def log_search(
     return (result_of(plan, found[0]) + shared).astype(dtype), found
 
 
-def _without_shared(
+def operands_without_shared(
     plan: Plan, operands: Sequence[jax.Array]
 ) -> tuple[Sequence[jax.Array], jax.Array | float]:
     """Operands less what the finite entries of each have in common, for each cell of the output;

@@ -15,8 +15,8 @@ import numpy as np
 from ..native.library import is_on_host
 from ..steps.shared_number import shared_number
 
-SMALL = 16.0
-"""A number that costs the scores to which it is added at most 1e-6 of a probability in float32."""
+SMALL_NUMBER = 16.0
+"""One that costs the scores to which it is added at most 1e-6 of a probability in float32."""
 
 
 def are_small(
@@ -30,7 +30,7 @@ def are_small(
         return False
     first = [x[..., 0] for x in map(np.asarray, given)]
     first[1] = first[1][..., 0]
-    return all(abs(x).max() <= SMALL for x in first)
+    return all((abs(x) <= SMALL_NUMBER).all() for x in first)  # also of no chains
 
 
 def without_shared(

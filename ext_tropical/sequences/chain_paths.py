@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..arguments import State
 from ..semirings.semiring import SelectiveSemiring
 from ..steps.kernels.selection import together
 from .alignment_op import folded
 from .chain_recurrence import (
     Op,
+    State,
     Values,
     extended,
     finite_max,

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..arguments import State
 from ..semirings.shipped import LogSumExp, MaxPlusSemiring, MinPlusSemiring
 from ..steps.kernels.selection import UNROLLED_ENTRIES, one_by_one, together
 from .alignment_op import diagonals
 
 Values = tuple[jax.Array, ...]
+State = Any  # a pytree of arrays
 BLOCK = 1024  # times at most, over which best scores are added one to another
 # Of so many states two steps at once take XLA CPU 0.5 to 0.9 of the time; of more or fewer, and in
 # sums, up to five times as long.

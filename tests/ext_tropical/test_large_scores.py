@@ -124,6 +124,19 @@ def test_each_network_of_a_batch_has_numbers_of_its_own(way):
         np.testing.assert_allclose(a, np.broadcast_to(b, a.shape), rtol=2e-5)
 
 
+def test_the_third_derivative_does_not_see_numbers_that_tables_share():
+    # of 20 variables that are no chain: one op, whose third derivative is that of its steps
+    tables = {**path_tables(20, "float32"), (0, 10): np.zeros((2, 2), np.float32)}
+
+    def third(net):
+        value = lambda x: net.like(net.scopes, [x, *net.tables[1:]]).log_partition()
+        return jax.jacfwd(jax.jacfwd(jax.grad(value)))(jnp.asarray(net.tables[0]))
+
+    want = third(Network.from_factors(tables))
+    assert np.abs(want).max() > 0.01
+    np.testing.assert_allclose(third(with_constants(tables, 2.0**26)), want, atol=1e-5)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_each_cell_of_an_einsum_has_numbers_of_its_own(way):
     """Rows of one table share different large numbers, in an order of the output that is not that
@@ -272,3 +285,14 @@ def test_a_probability_is_at_most_one():
         emission = (30 * rng.normal(size=(20, 3)) - 1e5).astype(np.float32)
         chain = Chain(np.zeros(3, np.float32), transition, emission)
         assert chain.log_prob(chain.best().states) <= 0
+
+
+@pytest.mark.parametrize("way", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("has_final", [False, True])
+@pytest.mark.parametrize("lead", [(0,), (2, 0)])
+def test_no_chains_have_no_large_scores(lead, has_final, way):
+    final = np.zeros(3, np.float32) if has_final else None
+    emission = np.zeros((*lead, 4, 3), np.float32)
+    chain = Chain(np.zeros(3, np.float32), np.zeros((3, 3), np.float32), emission, final=final)
+    ask = way(lambda chain: (chain.log_partition(), chain.marginals().states, chain.entropy()))
+    assert [x.shape for x in ask(chain)] == [lead, emission.shape, lead]

@@ -180,6 +180,15 @@ int check_network(const Kernels& kernels, Algebra algebra, Type type, std::mt199
     for (size_t i = 0; i < y.size(); ++i) by_tables += static_cast<double>(cy[i]) * static_cast<double>(y[i]);
     for (size_t i = 0; i < z.size(); ++i) by_tables += static_cast<double>(cz[i]) * static_cast<double>(z[i]);
     wrong += std::abs(by_value - by_tables) > 1e-2 * (1 + std::abs(by_value));
+    // Numbers that all entries share, one for each cell of the value, change the value by their sum and no share.
+    std::vector<T> far(x), farther(z), moved(value.size()), mx(x.size()), my(y.size()), mz(z.size());
+    for (T& entry : far) entry += T(128);
+    for (size_t i = 0; i < farther.size(); ++i) farther[i] += T(64) * static_cast<T>(static_cast<int64_t>(i) % n.d);
+    const std::vector<Buffer> away{buffer(far), tables[1], buffer(farther)};
+    wrong += !ask(Question::kValue, whole, away, {buffer(moved)}).empty();
+    for (int64_t d = 0; d < n.d; ++d) wrong += std::abs(static_cast<double>(moved[d] - value[d]) - 128 - 64 * static_cast<double>(d)) > 1e-3;
+    wrong += !ask(Question::kLogCotangent, all, {away[0], away[1], away[2], buffer(one)}, {buffer(mx), buffer(my), buffer(mz)}).empty();
+    for (size_t i = 0; i < z.size(); ++i) wrong += std::abs(static_cast<double>(mz[i] - gz[i])) > 1e-4;
     x[0] = std::numeric_limits<T>::quiet_NaN(), y[0] = -std::numeric_limits<T>::infinity(), z[0] = T(1000);  // cells from all candidates
     wrong += !ask(Question::kLogCotangent, all, {tables[0], tables[1], tables[2], buffer(one)}, slopes).empty();
     wrong += !ask(Question::kLogTangent, all, {tables[0], tables[1], tables[2], tables[0], tables[1], tables[2]}, {buffer(total)}).empty();
