@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,16 +23,16 @@ from tenferro_jax.extension import (
     require_equal,
 )
 
-from .helpers import made
 
-ScaledSquare = made(
-    "ScaledSquare",
-    fields={"factor": float},
-    family_id="test-package.scaled_square.v1",
-    factor=1.0,
-    lower_to_standard_ops=lambda self, x: (jnp.asarray(self.factor, x.dtype) * x * x,),
-    __doc__="""factor * x**2, lowered; its rule differs from JAX's derivative by `mark`.""",
-)
+@dataclasses.dataclass(frozen=True)
+class ScaledSquare(ExtensionOp):
+    family_id = "test-package.scaled_square.v1"
+    """factor * x**2, lowered; its rule differs from JAX's derivative by `mark`."""
+
+    factor: float = 1.0
+
+    def lower_to_standard_ops(self, x):
+        return (jnp.asarray(self.factor, x.dtype) * x * x,)
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,13 @@ class BilinearRule(ExtensionAdRule):
         return [None, jnp.tensordot(x, ct, axes=[[-2], [-2]])]
 
 
-MaxAndIndex = made(
-    "MaxAndIndex",
-    family_id="test-package.max_and_index.v1",
-    output_count=2,
-    lower_to_standard_ops=lambda self, x: (jnp.max(x, -1), jnp.argmax(x, -1).astype(jnp.int32)),
-    __doc__="""Maximum over the last axis and its index: two outputs, one of them an integer.""",
-)
+class MaxAndIndex(ExtensionOp):
+    family_id = "test-package.max_and_index.v1"
+    output_count = 2
+    """Maximum over the last axis and its index: two outputs, one of them an integer."""
+
+    def lower_to_standard_ops(self, x):
+        return (jnp.max(x, -1), jnp.argmax(x, -1).astype(jnp.int32))
 
 
 @dataclass(frozen=True)
@@ -133,15 +134,18 @@ class MaxAndIndexRule(ExtensionAdRule):
         return [pick(tangents[0], outputs[1]), None]
 
 
-KernelSine = made(
-    "KernelSine",
-    fields={"offset": float},
-    family_id="test-package.kernel_sine.v1",
-    offset=0.0,
-    lower_to_standard_ops=lambda self, x: [jnp.sin(x)],
-    linearize=lambda self, primals, outputs, tangents: [jnp.cos(primals[0]) * tangents[0]],
-    __doc__="""sin, with a kernel for cpu that adds `offset`, so that the result shows the route.""",
-)
+@dataclasses.dataclass(frozen=True)
+class KernelSine(ExtensionOp):
+    family_id = "test-package.kernel_sine.v1"
+    """sin, with a kernel for cpu that adds `offset`, so that the result shows the route."""
+
+    offset: float = 0.0
+
+    def lower_to_standard_ops(self, x):
+        return [jnp.sin(x)]
+
+    def linearize(self, primals, outputs, tangents):
+        return [jnp.cos(primals[0]) * tangents[0]]
 
 
 def sine_kernel(op, x):
@@ -149,53 +153,55 @@ def sine_kernel(op, x):
     return [jnp.sin(x) + jnp.asarray(op.offset, x.dtype)]
 
 
-KernelCosine = made(
-    "KernelCosine",
-    family_id="test-package.kernel_cosine.v1",
-    infer_output_meta=lambda self, inputs: inputs,
-    linearize=lambda self, primals, outputs, tangents: [-jnp.sin(primals[0]) * tangents[0]],
-    __doc__="""cos, with only kernels.""",
-)
+class KernelCosine(ExtensionOp):
+    family_id = "test-package.kernel_cosine.v1"
+    """cos, with only kernels."""
+
+    def infer_output_meta(self, inputs):
+        return inputs
+
+    def linearize(self, primals, outputs, tangents):
+        return [-jnp.sin(primals[0]) * tangents[0]]
 
 
-Difference = made(
-    "Difference",
-    family_id="test-package.difference.v1",
-    lower_to_standard_ops=lambda self, x: [x[..., 1:] - x[..., :-1]],
-    linearize=lambda self, primals, outputs, tangents: apply(self, tangents[0]),
-    transpose_rule=lambda self, cotangents, inputs: [
-        -jnp.diff(cotangents[0], prepend=0.0, append=0.0)
-    ],
-    __doc__="""x[..., 1:] - x[..., :-1], lowered and linear.""",
-)
+class Difference(ExtensionOp):
+    family_id = "test-package.difference.v1"
+    """x[..., 1:] - x[..., :-1], lowered and linear."""
+
+    def lower_to_standard_ops(self, x):
+        return [x[..., 1:] - x[..., :-1]]
+
+    def linearize(self, primals, outputs, tangents):
+        return apply(self, tangents[0])
+
+    def transpose_rule(self, cotangents, inputs):
+        return [-jnp.diff(cotangents[0], prepend=0.0, append=0.0)]
 
 
-HostTanh = made(
-    "HostTanh",
-    family_id="test-package.host_tanh.v1",
-    infer_output_meta=lambda self, inputs: inputs,
-    eager_execute=lambda self, x: [np.tanh(x)],
-    __doc__="""tanh in NumPy only.""",
-)
+class HostTanh(ExtensionOp):
+    family_id = "test-package.host_tanh.v1"
+    """tanh in NumPy only."""
+
+    def infer_output_meta(self, inputs):
+        return inputs
+
+    def eager_execute(self, x):
+        return [np.tanh(x)]
 
 
-HostTanhRule = made(
-    "HostTanhRule",
-    ExtensionAdRule,
-    family_id=HostTanh.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [
-        (1 - outputs[0] * outputs[0]) * tangents[0]
-    ],
-)
+class HostTanhRule(ExtensionAdRule):
+    family_id = HostTanh.family_id
+
+    def linearize(self, op, primals, outputs, tangents):
+        return [(1 - outputs[0] * outputs[0]) * tangents[0]]
 
 
-PlacedTanh = made(
-    "PlacedTanh",
-    HostTanh,
-    family_id="test-package.placed_tanh.v1",
-    sharding_rule=lambda self, inputs: ShardingRule("... -> ..."),
-    __doc__="""tanh in NumPy only, with a sharding rule.""",
-)
+class PlacedTanh(HostTanh):
+    family_id = "test-package.placed_tanh.v1"
+    """tanh in NumPy only, with a sharding rule."""
+
+    def sharding_rule(self, inputs):
+        return ShardingRule("... -> ...")
 
 
 @dataclass(frozen=True)
@@ -203,14 +209,16 @@ class PlacedTanhRule(HostTanhRule):
     family_id = PlacedTanh.family_id
 
 
-HostProduct = made(
-    "HostProduct",
-    family_id="test-package.host_product.v1",
-    input_count=2,
-    infer_output_meta=lambda self, inputs: [inputs[0]],
-    eager_execute=lambda self, x, y: [x * y],
-    __doc__="""x * y in NumPy only: two inputs, linear in each.""",
-)
+class HostProduct(ExtensionOp):
+    family_id = "test-package.host_product.v1"
+    input_count = 2
+    """x * y in NumPy only: two inputs, linear in each."""
+
+    def infer_output_meta(self, inputs):
+        return [inputs[0]]
+
+    def eager_execute(self, x, y):
+        return [x * y]
 
 
 @dataclass(frozen=True)
@@ -231,26 +239,30 @@ class HostProductRule(ExtensionAdRule):
         )
 
 
-SineAndCosine = made(
-    "SineAndCosine",
-    family_id="test-package.sine_and_cosine.v1",
-    output_count=2,
-    lower_to_standard_ops=lambda self, x: (jnp.sin(x), jnp.cos(x)),
-    linearize=lambda self, primals, outputs, tangents: (
-        outputs[1] * tangents[0],
-        -outputs[0] * tangents[0],
-    ),
-    __doc__="""(sin x, cos x): two differentiable outputs.""",
-)
+class SineAndCosine(ExtensionOp):
+    family_id = "test-package.sine_and_cosine.v1"
+    output_count = 2
+    """(sin x, cos x): two differentiable outputs."""
+
+    def lower_to_standard_ops(self, x):
+        return (jnp.sin(x), jnp.cos(x))
+
+    def linearize(self, primals, outputs, tangents):
+        return (
+            outputs[1] * tangents[0],
+            -outputs[0] * tangents[0],
+        )
 
 
-Ranks = made(
-    "Ranks",
-    family_id="test-package.ranks.v1",
-    lower_to_standard_ops=lambda self, x: [jnp.argsort(jnp.argsort(x, -1), -1).astype(jnp.int32)],
-    linearize=lambda self, primals, outputs, tangents: [None],
-    __doc__="""The rank of every entry along the last axis: only integers.""",
-)
+class Ranks(ExtensionOp):
+    family_id = "test-package.ranks.v1"
+    """The rank of every entry along the last axis: only integers."""
+
+    def lower_to_standard_ops(self, x):
+        return [jnp.argsort(jnp.argsort(x, -1), -1).astype(jnp.int32)]
+
+    def linearize(self, primals, outputs, tangents):
+        return [None]
 
 
 @dataclass(frozen=True)
@@ -271,19 +283,24 @@ class CumulativeProduct(ExtensionOp):
         return [outputs[0] * jnp.cumsum(tangents[0] / primals[0], self.axis)]
 
 
-Softplus = made(
-    "Softplus",
-    fields={"standard": bool},
-    family_id="test-package.softplus.v1",
-    standard=False,
-    infer_output_meta=lambda self, inputs: inputs,
-    lower_to_standard_ops=lambda self, x: (
-        [jnp.logaddexp(x, jnp.zeros_like(x))] if self.standard else None
-    ),
-    eager_execute=lambda self, x: [np.logaddexp(x, np.zeros_like(x))],
-    linearize=lambda self, primals, outputs, tangents: [jax.nn.sigmoid(primals[0]) * tangents[0]],
-    __doc__="""log(1 + exp(x)), with a lowering that declines unless `standard`, and a host form.""",
-)
+@dataclasses.dataclass(frozen=True)
+class Softplus(ExtensionOp):
+    family_id = "test-package.softplus.v1"
+    """log(1 + exp(x)), with a lowering that declines unless `standard`, and a host form."""
+
+    standard: bool = False
+
+    def infer_output_meta(self, inputs):
+        return inputs
+
+    def lower_to_standard_ops(self, x):
+        return [jnp.logaddexp(x, jnp.zeros_like(x))] if self.standard else None
+
+    def eager_execute(self, x):
+        return [np.logaddexp(x, np.zeros_like(x))]
+
+    def linearize(self, primals, outputs, tangents):
+        return [jax.nn.sigmoid(primals[0]) * tangents[0]]
 
 
 RUNTIMES = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", sine_kernel))

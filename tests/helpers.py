@@ -1,8 +1,7 @@
-"""A class of an op or a rule, a refusal, and what is compared, in one statement each."""
+"""Refusals, what is compared, and processes, in one statement each."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import os
@@ -10,7 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -18,32 +17,10 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
 
 from .house import ROOT
 
 NUMBERS = itertools.count()
-
-
-def made(
-    name: str, base: type = ExtensionOp, /, fields: Mapping[str, Any] | None = None, **members: Any
-) -> Any:
-    """A class below `base` with these members, as a class statement makes it; with fields, a frozen
-    dataclass.
-    """
-    members["__module__"] = sys._getframe(1).f_globals["__name__"]
-    if fields is None:
-        return type(name, (base,), members)
-    cls = dataclasses.make_dataclass(
-        name, fields.items(), bases=(base,), namespace=members, frozen=True
-    )
-    cls.__module__ = members["__module__"]  # Python 3.12 writes the module of this function
-    return cls
-
-
-def rule_of(op: type, /, **methods: Any) -> ExtensionRuleSet:
-    """The set of one rule, for the family of this class of ops, with these methods."""
-    return ExtensionRuleSet(made("Rule", ExtensionAdRule, family_id=op.family_id, **methods)())
 
 
 def ends_in(

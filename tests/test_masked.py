@@ -10,7 +10,7 @@ from ext_tropical import tropical_einsum
 from tenferro_jax.errors import BackendFailure, DTypeError
 from tenferro_jax.extension import ExtensionOp, apply
 
-from .helpers import ends_in, fresh, made
+from .helpers import ends_in, fresh
 
 MASKED = np.ma.masked_array(np.arange(3.0), [False, True, False])
 PLAIN = np.arange(3.0)
@@ -31,13 +31,16 @@ def like(x):
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-ClassOp = made(
-    "ClassOp",
-    ExtensionOp,
-    family_id="test-package.masked.v1",
-    infer_output_meta=lambda self, inputs: inputs,
-    eager_execute=lambda self, x: (masked(x),),
-)
+class ClassOp(ExtensionOp):
+    family_id = "test-package.masked.v1"
+
+    def infer_output_meta(self, inputs):
+        return inputs
+
+    def eager_execute(self, x):
+        return (masked(x),)
+
+
 ON_HOST = {
     "one": on_host(masked, like),
     "tuple": on_host(lambda x: (x, masked(x)), lambda x: (like(x), like(x))),

@@ -14,12 +14,12 @@ import pytest
 import tenferro_jax as tj
 from tenferro_jax.dimensions import read_dimension, read_scope
 from tenferro_jax.errors import ShapeError, Unsupported
-from tenferro_jax.extension import apply
+from tenferro_jax.extension import ExtensionOp, apply
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.payload_text import payload_json
 
 from .extension_ops import ScaledSquare
-from .helpers import ends_in, made
+from .helpers import ends_in
 
 F32 = np.dtype("float32")
 CONSTRAINTS = ("n >= 8", "mod(n, 2) == 0", "m <= n")
@@ -40,14 +40,16 @@ class Slotted:
     sizes: tuple[int, ...]
 
 
-# x n / v, where v holds sizes.
-Sized = made(
-    "Sized",
-    fields={"n": int, "v": object | Part | Slotted | ScaledSquare},
-    family_id="test-package.pickled_sizes.v1",
-    v=None,
-    lower_to_standard_ops=lambda self, x: (x * self.n,),
-)
+@dataclasses.dataclass(frozen=True)
+class Sized(ExtensionOp):
+    """x n / v, where v holds sizes."""
+
+    family_id = "test-package.pickled_sizes.v1"
+    n: int
+    v: object | Part | Slotted | ScaledSquare = None
+
+    def lower_to_standard_ops(self, x):
+        return (x * self.n,)
 
 
 def sizes(*, known):

@@ -47,20 +47,25 @@ from ..extension_ops import (
     ScaledSquare,
     sine_kernel,
 )
-from ..helpers import close, each_ends_in, ends_in, equal, made, rule_of, throw
+from ..helpers import close, each_ends_in, ends_in, equal
 from .runners import runners, ways
 
 X = np.arange(6.0).reshape(2, 3)
 
 
-# x and a number that tells the route: 1 for the kernel, 2 for the lowering, 3 for the host form.
-Telling = made(
-    "Telling",
-    family_id="test-package.telling.v1",
-    infer_output_meta=lambda self, inputs: inputs,
-    lower_to_standard_ops=lambda self, x: (x + 2.0,),
-    eager_execute=lambda self, x: (x + 3.0,),
-)
+class Telling(ExtensionOp):
+    """x and a number that tells the route: 1 for the kernel, 2 for the lowering, 3 for the host form."""
+
+    family_id = "test-package.telling.v1"
+
+    def infer_output_meta(self, inputs):
+        return inputs
+
+    def lower_to_standard_ops(self, x):
+        return (x + 2.0,)
+
+    def eager_execute(self, x):
+        return (x + 3.0,)
 
 
 def _kernel(op, x):
@@ -106,12 +111,12 @@ def test_a_result_of_another_rank_lies_beside_an_argument_on_a_mesh():
 def test_calls_are_merged_repeated_and_dropped():
     ran = []
 
-    Counting = made(
-        "Counting",
-        HostCumulate,
-        family_id="test-package.counting.v1",
-        eager_execute=lambda self, x: ran.append(1) or (x,),
-    )
+    class Counting(HostCumulate):
+        family_id = "test-package.counting.v1"
+
+        def eager_execute(self, x):
+            ran.append(1)
+            return (x,)
 
     call = lambda x: apply(Counting(), x)[0]
     for f, times in ((lambda x: call(x) + call(x), 1), (lambda x: (call(x), x)[1] + 1.0, 0)):
@@ -162,13 +167,12 @@ def test_routes_can_be_selected(kind):
     called = []
 
     noting = lambda kind, run: lambda op, x: called.append(kind) or run(op, x)
-    Noting = made(
-        "Noting",
-        Telling,
-        family_id="test-package.noting.v1",
-        lower_to_standard_ops=noting(RouteKind.LOWERING, Telling.lower_to_standard_ops),
-        eager_execute=noting(RouteKind.HOST, Telling.eager_execute),
-    )
+
+    class Noting(Telling):
+        family_id = "test-package.noting.v1"
+        lower_to_standard_ops = noting(RouteKind.LOWERING, Telling.lower_to_standard_ops)
+        eager_execute = noting(RouteKind.HOST, Telling.eager_execute)
+
     kernel = Kernel(Noting.family_id, "cpu", noting(RouteKind.KERNEL, _kernel))
     all_of_them = ExtensionRuntimeSet(kernel)
     runtimes = all_of_them.only(kind)
@@ -186,12 +190,14 @@ def test_routes_can_be_selected(kind):
 
 @pytest.mark.clause("X8.5", "X12.13")
 def test_a_lowering_that_emits_an_extension_is_refused():
-    Nested = made(
-        "Nested",
-        family_id="test-package.nested.v1",
-        infer_output_meta=lambda self, inputs: inputs,
-        lower_to_standard_ops=lambda self, x: apply(ScaledSquare(), x),
-    )
+    class Nested(ExtensionOp):
+        family_id = "test-package.nested.v1"
+
+        def infer_output_meta(self, inputs):
+            return inputs
+
+        def lower_to_standard_ops(self, x):
+            return apply(ScaledSquare(), x)
 
     ends_in(
         (run for _, run in runners(Nested(), X)),
@@ -203,12 +209,11 @@ def test_a_lowering_that_emits_an_extension_is_refused():
 @pytest.mark.clause("X8.6")
 @pytest.mark.parametrize("shape", [(2, 2), (2, 3)])
 def test_a_lowering_may_decline_and_the_host_form_runs(shape):
-    Either = made(
-        "Either",
-        HostCumulate,
-        family_id="test-package.either.v1",
-        lower_to_standard_ops=lambda self, x: [jnp.cumsum(x, -1)] if x.shape[-1] == 2 else None,
-    )
+    class Either(HostCumulate):
+        family_id = "test-package.either.v1"
+
+        def lower_to_standard_ops(self, x):
+            return [jnp.cumsum(x, -1)] if x.shape[-1] == 2 else None
 
     x = np.arange(float(np.prod(shape))).reshape(shape)
     for name, run in runners(Either(), x):
@@ -230,12 +235,12 @@ def test_nan_is_found_where_it_is_made(change):
 def test_host_code_gets_read_only_numpy_arrays():
     seen = []
 
-    Looking = made(
-        "Looking",
-        HostCumulate,
-        family_id="test-package.looking.v1",
-        eager_execute=lambda self, x: seen.append((type(x), x.flags.writeable)) or [x],
-    )
+    class Looking(HostCumulate):
+        family_id = "test-package.looking.v1"
+
+        def eager_execute(self, x):
+            seen.append((type(x), x.flags.writeable))
+            return [x]
 
     mine = np.ones(3)
     apply(Looking(), mine)
@@ -256,13 +261,14 @@ def test_host_errors_leaves_other_errors_alone():
 def test_no_pass_looks_inside_an_extension():
     lowered = []
 
-    # 0 x + 0: what a pass could fold.
-    Opaque = made(
-        "Opaque",
-        Telling,
-        family_id="test-package.opaque.v1",
-        lower_to_standard_ops=lambda self, x: lowered.append(1) or (0.0 * x + 0.0,),
-    )
+    class Opaque(Telling):
+        """0 x + 0: what a pass could fold."""
+
+        family_id = "test-package.opaque.v1"
+
+        def lower_to_standard_ops(self, x):
+            lowered.append(1)
+            return (0.0 * x + 0.0,)
 
     graph = trace(lambda x: apply(Opaque(), apply(Opaque(), x)[0])[0] * 1.0, X)
     assert graph == trace(graph.to_jax(), X)
@@ -297,8 +303,11 @@ def test_kernels_travel_with_the_call_and_key_what_runs():
     )
 
 
-# Says float64[2,3] and returns something else.
-Wrong = made("Wrong", infer_output_meta=lambda self, inputs: [inputs[0]])
+class Wrong(ExtensionOp):
+    """Says float64[2,3] and returns something else."""
+
+    def infer_output_meta(self, inputs):
+        return [inputs[0]]
 
 
 def returned(how, x):
@@ -343,14 +352,22 @@ def test_what_disagrees_with_infer_output_meta_is_caught(kind, how):
 
 @pytest.mark.clause("X6.4")
 def test_numbers_where_arrays_are_needed():
-    Number = made(
-        "Number",
-        family_id="test-package.number.v1",
-        infer_output_meta=lambda self, inputs: inputs,
-        lower_to_standard_ops=lambda self, x: (0.0,),
-    )
+    class Number(ExtensionOp):
+        family_id = "test-package.number.v1"
 
-    rules = rule_of(ScaledSquare, linearize=lambda self, op, primals, outputs, tangents: (0.0,))
+        def infer_output_meta(self, inputs):
+            return inputs
+
+        def lower_to_standard_ops(self, x):
+            return (0.0,)
+
+    class TangentOfNoArray(ExtensionAdRule):
+        family_id = ScaledSquare.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return (0.0,)
+
+    rules = ExtensionRuleSet(TangentOfNoArray())
     each_ends_in(
         (
             lambda: apply(Number(), X),
@@ -381,12 +398,11 @@ def test_numbers_where_arrays_are_needed():
     ],
 )
 def test_an_own_batched_form_is_checked(form, needed):
-    Formed = made(
-        "Formed",
-        Bilinear,
-        family_id="test-package.formed.v1",
-        batched=lambda self, in_axes: form(self),
-    )
+    class Formed(Bilinear):
+        family_id = "test-package.formed.v1"
+
+        def batched(self, in_axes):
+            return form(self)
 
     ends_in(
         lambda: jax.vmap(lambda x, w: apply(Formed(), x, w), in_axes=(0, None))(
@@ -407,11 +423,11 @@ def spec(*shape):
 
 @pytest.mark.clause("X4.5")
 def test_inference_is_derived_from_a_lowering():
-    Flat = made(
-        "Flat",
-        family_id="test-package.flat.v1",
-        lower_to_standard_ops=lambda self, x: (x.reshape(-1).astype(jnp.float32),),
-    )
+    class Flat(ExtensionOp):
+        family_id = "test-package.flat.v1"
+
+        def lower_to_standard_ops(self, x):
+            return (x.reshape(-1).astype(jnp.float32),)
 
     graph = trace(lambda x: apply(Flat(), x)[0], spec(B, 3))
     assert graph.output_metas == (TensorMeta(np.dtype("float32"), (3 * B,)),)
@@ -420,12 +436,14 @@ def test_inference_is_derived_from_a_lowering():
 
 @pytest.mark.clause("X7.1")
 def test_a_lowering_is_compared_at_symbolic_sizes_too():
-    OneMore = made(
-        "OneMore",
-        family_id="test-package.one_more.v1",
-        infer_output_meta=lambda self, inputs: [(inputs[0].dtype, (inputs[0].shape[0] + 1,))],
-        lower_to_standard_ops=lambda self, x: (x,),
-    )
+    class OneMore(ExtensionOp):
+        family_id = "test-package.one_more.v1"
+
+        def infer_output_meta(self, inputs):
+            return [(inputs[0].dtype, (inputs[0].shape[0] + 1,))]
+
+        def lower_to_standard_ops(self, x):
+            return (x,)
 
     ends_in(
         lambda: tj.export(lambda x: apply(OneMore(), x)[0], spec(B)),
@@ -437,15 +455,16 @@ def test_a_lowering_is_compared_at_symbolic_sizes_too():
 @pytest.mark.clause("X7.2")
 @pytest.mark.parametrize(("b", "c"), [(1, 1), (2, 3), (4, 2)])
 def test_dimension_arithmetic_goes_through_and_is_bound(b, c):
-    Outer = made(
-        "Outer",
-        family_id="test-package.outer.v1",
-        input_count=2,
-        infer_output_meta=lambda self, inputs: [
-            (F64, (inputs[0].shape[0] * inputs[1].shape[0], inputs[0].shape[0] + 1))
-        ],
-        eager_execute=lambda self, x, y: (np.outer(np.outer(x, y), np.ones(len(x) + 1)),),
-    )
+    class Outer(ExtensionOp):
+        family_id = "test-package.outer.v1"
+        input_count = 2
+
+        def infer_output_meta(self, inputs):
+            return [(F64, (inputs[0].shape[0] * inputs[1].shape[0], inputs[0].shape[0] + 1))]
+
+        def eager_execute(self, x, y):
+            return (np.outer(np.outer(x, y), np.ones(len(x) + 1)),)
+
     graph = trace(lambda x, y: apply(Outer(), x, y)[0], spec(B), spec(C))
     assert graph.output_metas == (TensorMeta(F64, (B * C, B + 1)),)
     x, y = np.arange(float(b)), np.arange(float(c)) + 1
@@ -456,12 +475,14 @@ def test_dimension_arithmetic_goes_through_and_is_bound(b, c):
 
 @pytest.mark.clause("X7.2", "X7.6")
 def test_a_symbol_taken_for_a_number_is_told_with_the_authors_error():
-    Counting = made(
-        "Counting",
-        family_id="test-package.counting.v1",
-        infer_output_meta=lambda self, inputs: [(inputs[0].dtype, (int(inputs[0].shape[0]),))],
-        lower_to_standard_ops=lambda self, x: (x,),
-    )
+    class Counting(ExtensionOp):
+        family_id = "test-package.counting.v1"
+
+        def infer_output_meta(self, inputs):
+            return [(inputs[0].dtype, (int(inputs[0].shape[0]),))]
+
+        def lower_to_standard_ops(self, x):
+            return (x,)
 
     assert apply(Counting(), np.ones(2))[0].shape == (2,)
     error = ends_in(
@@ -492,18 +513,21 @@ def test_require_equal_tells_apart_what_equality_cannot():
 
 @pytest.mark.clause("X7.6")
 def test_inference_that_fails_is_wrapped_with_the_family():
-    Broken = made(
-        "Broken",
-        family_id="test-package.broken.v1",
-        infer_output_meta=lambda self, inputs: [inputs[7]],
-    )
+    class Broken(ExtensionOp):
+        family_id = "test-package.broken.v1"
 
-    Neither = made("Neither", family_id="test-package.neither.v1")
-    Raising = made(
-        "Raising",
-        family_id="test-package.raising.v1",
-        lower_to_standard_ops=lambda self, x: throw(KeyError("table")),
-    )
+        def infer_output_meta(self, inputs):
+            return [inputs[7]]
+
+    class Neither(ExtensionOp):
+        family_id = "test-package.neither.v1"
+
+    class Raising(ExtensionOp):
+        family_id = "test-package.raising.v1"
+
+        def lower_to_standard_ops(self, x):
+            raise KeyError("table")
+
     each_ends_in(
         (lambda: apply(Neither(), X), InvalidConfig, "no infer_output_meta and no lowering"),
         (
@@ -683,7 +707,9 @@ def test_a_route_is_chosen_by_time_only_if_asked():
 @pytest.mark.cpu
 @pytest.mark.clause("X8.13", "X10.9")
 def test_a_call_without_runtimes_uses_the_kernels_of_the_class():
-    Published = made("Published", Traced, family_id="test-package.published.v1")
+    class Published(Traced):
+        family_id = "test-package.published.v1"
+
     Published.runtimes = ExtensionRuntimeSet(Kernel(Published.family_id, "cpu", shifted))
     lowering = Published.runtimes.only(RouteKind.LOWERING)
     register_extension(Published)
@@ -702,14 +728,12 @@ def test_a_call_without_runtimes_uses_the_kernels_of_the_class():
     ):
         np.testing.assert_allclose(got, np.sin(1.0))
 
-    Rule = made(
-        "Rule",
-        ExtensionAdRule,
-        family_id=ScaledSquare.family_id,
-        linearize=lambda self, op, primals, outputs, tangents: [
-            apply(Published(), primals[0])[0] * tangents[0]
-        ],
-    )
+    class Rule(ExtensionAdRule):
+        family_id = ScaledSquare.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return [apply(Published(), primals[0])[0] * tangents[0]]
+
     rules = ExtensionRuleSet(Rule())
     slope = lambda x, **given: jax.grad(
         lambda x: apply(ScaledSquare(), x, rules=rules, **given)[0].sum()
@@ -771,13 +795,13 @@ def test_bad_kernels_are_refused(kernel, error, text):
     ends_in(lambda: ExtensionRuntimeSet(kernel), error, text)
 
 
-# Tells its routes apart by value: kernel 7, lowering sine, host -1.
-Traced = made(
-    "Traced",
-    KernelSine,
-    family_id="test-package.traced.v1",
-    eager_execute=lambda self, x: [np.full_like(x, -1)],
-)
+class Traced(KernelSine):
+    """Tells its routes apart by value: kernel 7, lowering sine, host -1."""
+
+    family_id = "test-package.traced.v1"
+
+    def eager_execute(self, x):
+        return [np.full_like(x, -1)]
 
 
 SEVEN = ExtensionRuntimeSet(Kernel(Traced.family_id, "cpu", shifted))
@@ -861,14 +885,15 @@ def test_what_is_not_selected_never_runs():
 
 @pytest.mark.cpu
 def test_a_route_taken_on_a_mesh_is_not_remembered_elsewhere():
-    KernelOrHost = made(
-        "KernelOrHost",
-        KernelSine,
-        family_id="test-package.kernel_or_host.v1",
-        lower_to_standard_ops=ExtensionOp.lower_to_standard_ops,
-        infer_output_meta=lambda self, inputs: inputs,
-        eager_execute=lambda self, x: [np.full_like(x, -1)],
-    )
+    class KernelOrHost(KernelSine):
+        family_id = "test-package.kernel_or_host.v1"
+        lower_to_standard_ops = ExtensionOp.lower_to_standard_ops
+
+        def infer_output_meta(self, inputs):
+            return inputs
+
+        def eager_execute(self, x):
+            return [np.full_like(x, -1)]
 
     runtimes = ExtensionRuntimeSet(Kernel(KernelOrHost.family_id, "cpu", shifted))
     call = lambda x: apply(KernelOrHost(), x, runtimes=runtimes)[0]

@@ -49,15 +49,18 @@ from ..extension_ops import (
     MaxAndIndex,
     ScaledSquare,
 )
-from ..helpers import each_ends_in, ends_in, equal, made, rule_of, throw
+from ..helpers import each_ends_in, ends_in, equal
 from .runners import runners, ways
 
 X = np.arange(6.0).reshape(2, 3)
 JIT = jax.errors.JaxRuntimeError
 
 
-# Its output has the metas of its input.
-Same = made("Same", infer_output_meta=lambda self, inputs: [inputs[0]])
+class Same(ExtensionOp):
+    """Its output has the metas of its input."""
+
+    def infer_output_meta(self, inputs):
+        return [inputs[0]]
 
 
 def require_failure(call, family_id, kind, *parts, in_jit=None):
@@ -73,12 +76,14 @@ def require_failure(call, family_id, kind, *parts, in_jit=None):
 
 
 CALLS: list = []
-Failing = made(
-    "Failing",
-    Same,
-    family_id="test-package.failing.v1",
-    eager_execute=lambda self, x: CALLS.append(1) or throw(LookupError("no such table")),
-)
+
+
+class Failing(Same):
+    family_id = "test-package.failing.v1"
+
+    def eager_execute(self, x):
+        CALLS.append(1)
+        raise LookupError("no such table")
 
 
 @pytest.mark.clause("X8.8", "X12.1", "X12.14")
@@ -105,28 +110,32 @@ def test_eager_execute_raises():
 def test_a_call_that_fails_after_one_that_did_not():
     """JAX then raises ValueError."""
 
-    def small(self, x):
-        return (x,) if x.sum() < 100 else throw(LookupError("too much"))
+    class Small(Same):
+        family_id = "test-package.small.v1"
 
-    family_id = "test-package.small.v1"
-    Small = made("Small", Same, family_id=family_id, eager_execute=small)
+        def eager_execute(self, x):
+            if x.sum() >= 100:
+                raise LookupError("too much")
+            return (x,)
+
     run = jax.jit(lambda x: apply(Small(), x)[0] + apply(Small(), x + 1)[0])
     assert run(X).shape == X.shape
     for _ in range(2):
-        with pytest.raises(BackendFailure, match=f"{family_id}.*too much"), host_errors():
+        with pytest.raises(BackendFailure, match=f"{Small.family_id}.*too much"), host_errors():
             jax.block_until_ready(run(X * 100))
 
 
 @pytest.mark.cpu
 @pytest.mark.clause("X12.2")
 def test_a_missing_capability_does_not_fall_back():
-    Particular = made(
-        "Particular",
-        Same,
-        family_id="test-package.particular.v1",
-        lower_to_standard_ops=lambda self, x: throw(AssertionError("another route was tried")),
-        eager_execute=lambda self, x: throw(AssertionError("another route was tried")),
-    )
+    class Particular(Same):
+        family_id = "test-package.particular.v1"
+
+        def lower_to_standard_ops(self, x):
+            raise AssertionError("another route was tried")
+
+        def eager_execute(self, x):
+            raise AssertionError("another route was tried")
 
     def kernel(op, x):
         raise BackendFailure(
@@ -140,16 +149,13 @@ def test_a_missing_capability_does_not_fall_back():
     call = lambda x: apply(Particular(), x, runtimes=runtimes)[0]
     assert len(list(require_failure(call, Particular.family_id, BackendFailure, "AMX"))) == 3
 
-    OnHost = made(
-        "OnHost",
-        Same,
-        family_id="test-package.on_host.v1",
-        eager_execute=lambda self, x: throw(
-            BackendFailure(
+    class OnHost(Same):
+        family_id = "test-package.on_host.v1"
+
+        def eager_execute(self, x):
+            raise BackendFailure(
                 where=self.family_id, given="no cuTENSOR", needed="cuTENSOR", fix="Install it."
             )
-        ),
-    )
 
     assert (
         len(
@@ -168,14 +174,11 @@ def test_a_missing_capability_does_not_fall_back():
     error = ends_in(lambda: apply(OnHost(), X), BackendFailure)
     assert (error.value.needed, error.value.fix) == ("cuTENSOR", "Install it.")
 
-    Unnamed = made(
-        "Unnamed",
-        Same,
-        family_id="test-package.unnamed_failure.v1",
-        eager_execute=lambda self, x: throw(
-            BackendFailure(where="the table", given="none", needed="a table", fix="Make it.")
-        ),
-    )
+    class Unnamed(Same):
+        family_id = "test-package.unnamed_failure.v1"
+
+        def eager_execute(self, x):
+            raise BackendFailure(where="the table", given="none", needed="a table", fix="Make it.")
 
     for name, error in require_failure(
         lambda x: apply(Unnamed(), x)[0], Unnamed.family_id, BackendFailure, "a table", in_jit=JIT
@@ -187,15 +190,15 @@ def test_a_missing_capability_does_not_fall_back():
         )
 
 
-Nothing = made("Nothing", Same, family_id="test-package.nothing.v1")
+class Nothing(Same):
+    family_id = "test-package.nothing.v1"
 
 
-Declining = made(
-    "Declining",
-    Same,
-    family_id="test-package.declining.v1",
-    lower_to_standard_ops=lambda self, x: None,
-)
+class Declining(Same):
+    family_id = "test-package.declining.v1"
+
+    def lower_to_standard_ops(self, x):
+        return None
 
 
 @pytest.mark.cpu
@@ -252,12 +255,12 @@ def test_no_route_says_what_is_there_already():
 def test_no_route_when_compiled(op):
     ran = []
 
-    Before = made(
-        "Before",
-        HostCumulate,
-        family_id="test-package.before.v1",
-        eager_execute=lambda self, x: ran.append(1) or HostCumulate.eager_execute(self, x),
-    )
+    class Before(HostCumulate):
+        family_id = "test-package.before.v1"
+
+        def eager_execute(self, x):
+            ran.append(1)
+            return HostCumulate.eager_execute(self, x)
 
     f = lambda x: apply(op, apply(Before(), x)[0])[0]
     graph = trace(f, X)
@@ -308,9 +311,11 @@ def test_eager_execute_returns_what_would_be_changed(returned, kind, given):
 
 @pytest.mark.clause("X12.10")
 def test_a_class_that_states_no_family_id_is_named():
-    Anonymous = made("Anonymous", Same)
+    class Anonymous(Same):
+        pass
 
-    Rule = made("Rule", ExtensionAdRule)
+    class Rule(ExtensionAdRule):
+        pass
 
     for use, name in (
         (lambda: apply(Anonymous(), X), "Anonymous"),
@@ -333,14 +338,11 @@ def test_a_malformed_family_id(family_id):
 
 @pytest.mark.clause("X12.11")
 def test_what_cannot_be_lowered():
-    Refusing = made(
-        "Refusing",
-        Same,
-        family_id="test-package.refusing.v1",
-        lower_to_standard_ops=lambda self, x: throw(
-            ExtensionLoweringError(f"{self.family_id}: the window must be odd")
-        ),
-    )
+    class Refusing(Same):
+        family_id = "test-package.refusing.v1"
+
+        def lower_to_standard_ops(self, x):
+            raise ExtensionLoweringError(f"{self.family_id}: the window must be odd")
 
     call = lambda x: apply(Refusing(), x)[0]
     assert (
@@ -402,20 +404,22 @@ def test_counts_are_non_negative_integers(member, count):
 
 @pytest.mark.clause("X6.1")
 def test_a_count_may_be_zero():
-    Numbers = made(
-        "Numbers",
-        family_id="test-package.numbers.v1",
-        input_count=0,
-        lower_to_standard_ops=lambda self: (jnp.arange(3.0),),
-    )
+    class Numbers(ExtensionOp):
+        family_id = "test-package.numbers.v1"
+        input_count = 0
 
-    Sink = made(
-        "Sink",
-        family_id="test-package.sink.v1",
-        output_count=0,
-        infer_output_meta=lambda self, inputs: [],
-        lower_to_standard_ops=lambda self, x: (),
-    )
+        def lower_to_standard_ops(self):
+            return (jnp.arange(3.0),)
+
+    class Sink(ExtensionOp):
+        family_id = "test-package.sink.v1"
+        output_count = 0
+
+        def infer_output_meta(self, inputs):
+            return []
+
+        def lower_to_standard_ops(self, x):
+            return ()
 
     for _, run in ways(lambda x: apply(Numbers())[0] + x, np.ones(3)):
         np.testing.assert_array_equal(run(), [1.0, 2.0, 3.0])
@@ -426,12 +430,14 @@ def test_a_count_may_be_zero():
 @pytest.mark.clause("X6.3")
 @pytest.mark.parametrize("count", [0, 2])
 def test_inference_gives_one_entry_an_output(count):
-    Odd = made(
-        "Odd",
-        family_id="test-package.odd.v1",
-        infer_output_meta=lambda self, inputs: [inputs[0]] * count,
-        lower_to_standard_ops=lambda self, x: (x,),
-    )
+    class Odd(ExtensionOp):
+        family_id = "test-package.odd.v1"
+
+        def infer_output_meta(self, inputs):
+            return [inputs[0]] * count
+
+        def lower_to_standard_ops(self, x):
+            return (x,)
 
     ends_in(
         (run for _, run in runners(Odd(), X)),
@@ -458,9 +464,11 @@ NO_DTYPES = (np.dtype(object), np.dtype("U3"), np.dtype("M8[s]"), np.dtype("long
     ids=str,
 )
 def test_metas_that_are_none(returned, said):
-    Odd = made(
-        "Odd", family_id="test-package.odd.v1", infer_output_meta=lambda self, inputs: returned
-    )
+    class Odd(ExtensionOp):
+        family_id = "test-package.odd.v1"
+
+        def infer_output_meta(self, inputs):
+            return returned
 
     ends_in(
         lambda: apply(Odd(), X),
@@ -471,8 +479,19 @@ def test_metas_that_are_none(returned, said):
 
 @pytest.mark.clause("X6.5")
 def test_rules_of_a_wrong_shape():
-    linear = rule_of(MaxAndIndex, linearize=lambda self, op, primals, outputs, tangents: [None])
-    transposed = rule_of(HostCumulate, transpose_rule=lambda self, op, cotangents, inputs: [])
+    class OneTangent(ExtensionAdRule):
+        family_id = MaxAndIndex.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return [None]
+
+    class NoCotangent(ExtensionAdRule):
+        family_id = HostCumulate.family_id
+
+        def transpose_rule(self, op, cotangents, inputs):
+            return []
+
+    linear, transposed = ExtensionRuleSet(OneTangent()), ExtensionRuleSet(NoCotangent())
     transpose = jax.linear_transpose(lambda x: apply(HostCumulate(), x, rules=transposed)[0], X)
     each_ends_in(
         (
@@ -490,18 +509,27 @@ def test_rules_of_a_wrong_shape():
     )
 
 
-# As many inputs as `joined`, stacked, then cut into `parts` outputs; the payload decides both
-# counts.
-Sections = made(
-    "Sections",
-    fields={"joined": int, "parts": int},
-    family_id="test-package.sections.v1",
-    input_count=property(lambda op: op.joined),
-    output_count=property(lambda op: op.parts),
-    lower_to_standard_ops=lambda self, *arrays: tuple(
-        jnp.split(jnp.concatenate(arrays), self.parts)
-    ),
-)
+@dataclasses.dataclass(frozen=True)
+class Sections(ExtensionOp):
+    """As many inputs as `joined`, stacked, then cut into `parts` outputs; the payload decides both
+    counts.
+    """
+
+    family_id = "test-package.sections.v1"
+
+    @property
+    def input_count(self):
+        return self.joined
+
+    @property
+    def output_count(self):
+        return self.parts
+
+    joined: int
+    parts: int
+
+    def lower_to_standard_ops(self, *arrays):
+        return tuple(jnp.split(jnp.concatenate(arrays), self.parts))
 
 
 @pytest.mark.clause("X6.6")
@@ -520,36 +548,40 @@ def test_the_payload_may_decide_the_counts(joined, parts):
 P = jax.P
 
 
-# x * x; in its other form with a residual, or with something wrong.
-Formed = made(
-    "Formed",
-    fields={"form": str},
-    form="",
-    family_id="test-package.formed_square.v1",
-    output_count=property(lambda op: 2 if op.form == "residual" else 1),
-    lower_to_standard_ops=lambda self, x: {
-        "": (x * x,),
-        "residual": (x * x, 2 * x),
-        "shape": ((x * x)[None],),
-        "dtype": ((x * x).astype("float32"),),
-    }[self.form],
-)
+@dataclasses.dataclass(frozen=True)
+class Formed(ExtensionOp):
+    """x * x; in its other form with a residual, or with something wrong."""
+
+    family_id = "test-package.formed_square.v1"
+
+    @property
+    def output_count(self):
+        return 2 if self.form == "residual" else 1
+
+    form: str = ""
+
+    def lower_to_standard_ops(self, x):
+        return {
+            "": (x * x,),
+            "residual": (x * x, 2 * x),
+            "shape": ((x * x)[None],),
+            "dtype": ((x * x).astype("float32"),),
+        }[self.form]
 
 
 @pytest.mark.clause("X10.12")
 @pytest.mark.parametrize("form", ["shape", "dtype", "residual", "number", "family"])
 def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
-    rules = rule_of(
-        Formed,
-        differentiable_form=lambda self, op: (
-            {"number": 3, "family": ScaledSquare()}.get(form) or Formed(form)
-        ),
-        linearize=lambda self, op, primals, outputs, tangents: (
-            outputs[1] * tangents[0],
-            2 * tangents[0],
-        ),
-    )
+    class Rule(ExtensionAdRule):
+        family_id = Formed.family_id
 
+        def differentiable_form(self, op):
+            return {"number": 3, "family": ScaledSquare()}.get(form) or Formed(form)
+
+        def linearize(self, op, primals, outputs, tangents):
+            return (outputs[1] * tangents[0], 2 * tangents[0])
+
+    rules = ExtensionRuleSet(Rule())
     call = lambda x: apply(Formed(), x, rules=rules)[0].sum()
     if form == "residual":
         np.testing.assert_array_equal(jax.grad(call)(X), 2 * X)
@@ -566,22 +598,26 @@ def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
     )
 
 
-# Every method but inference raises.
-Raising = made(
-    "Raising",
-    family_id="test-package.raising_everywhere.v1",
-    infer_output_meta=lambda self, inputs: inputs,
-    lower_to_standard_ops=lambda self, x: throw(ZeroDivisionError("lowering")),
-    batched=lambda self, in_axes: throw(ZeroDivisionError("batched")),
-)
+class Raising(ExtensionOp):
+    """Every method but inference raises."""
+
+    family_id = "test-package.raising_everywhere.v1"
+
+    def infer_output_meta(self, inputs):
+        return inputs
+
+    def lower_to_standard_ops(self, x):
+        raise ZeroDivisionError("lowering")
+
+    def batched(self, in_axes):
+        raise ZeroDivisionError("batched")
 
 
-RaisingRule = made(
-    "RaisingRule",
-    ExtensionAdRule,
-    family_id=ScaledSquare.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: throw(ZeroDivisionError("linearize")),
-)
+class RaisingRule(ExtensionAdRule):
+    family_id = ScaledSquare.family_id
+
+    def linearize(self, op, primals, outputs, tangents):
+        raise ZeroDivisionError("linearize")
 
 
 def broken_kernel(op, x):
@@ -696,12 +732,11 @@ def test_the_route_that_is_told_knows_shardings():
 
 
 def test_the_constraint_that_is_named_is_one_that_jax_takes():
-    Even = made(
-        "Even",
-        ScaledSquare,
-        family_id="test-package.even.v1",
-        infer_output_meta=lambda self, inputs: require_equal(0, inputs[0].shape[0] % 2) or inputs,
-    )
+    class Even(ScaledSquare):
+        family_id = "test-package.even.v1"
+
+        def infer_output_meta(self, inputs):
+            return require_equal(0, inputs[0].shape[0] % 2) or inputs
 
     (n,) = jax.export.symbolic_shape("n")
     ends_in(
@@ -723,12 +758,10 @@ class Mutable:
     k: int = 0
 
 
-Payload = made(
-    "Payload",
-    fields={"value": object | Mutable},
-    family_id="test-package.payload_mistakes.v1",
-    value=None,
-)
+@dataclasses.dataclass(frozen=True)
+class Payload(ExtensionOp):
+    family_id = "test-package.payload_mistakes.v1"
+    value: object | Mutable = None
 
 
 @pytest.mark.clause("X5.5")
@@ -752,9 +785,10 @@ def test_a_payload_that_is_refused_says_where_and_what_to_do(value, text):
 
 @pytest.mark.clause("X4.1")
 def test_a_field_that_only_the_constructor_has_is_refused():
-    Init = made(
-        "Init", fields={"k": dataclasses.InitVar[int]}, family_id="test-package.init_var.v1"
-    )
+    @dataclasses.dataclass(frozen=True)
+    class Init(ExtensionOp):
+        family_id = "test-package.init_var.v1"
+        k: dataclasses.InitVar[int]
 
     ends_in(
         lambda: Init(1),
@@ -788,52 +822,95 @@ WEIGHED = "test-package.weighed.v1"
 @pytest.mark.parametrize("how", ["derived", "written", "nested", "in a helper"])
 def test_a_lowering_that_closes_over_a_traced_value_is_refused(transform, how):
     """Its derivative by that value was zero, without a word."""
-    infers = {"infer_output_meta": lambda self, metas: metas}
 
-    def closed_over(how):
-        def f(w):
-            nest, helper = {"w": w}, lambda x: x * w
-            members = {
-                "derived": {"lower_to_standard_ops": lambda self, x: (x * w,)},
-                "written": {"lower_to_standard_ops": lambda self, x: (x * w,)} | infers,
-                "nested": {"lower_to_standard_ops": lambda self, x: (x * nest["w"],)} | infers,
-                "in a helper": {"lower_to_standard_ops": lambda self, x: (helper(x),)},
-            }[how]
-            members["linearize"] = lambda self, primals, outputs, tangents: (tangents[0] * w,)
-            return apply(made("Weighed", family_id=WEIGHED, **members)(), X)[0].sum()
+    def f(w):
+        nest, helper = {"w": w}, lambda x: x * w
 
-        return f
+        class Weighed(ExtensionOp):
+            family_id = WEIGHED
 
-    f = closed_over(how)
-    ends_in(lambda: transform(f)(jnp.float64(2)), InvalidConfig, f"{WEIGHED}: .*closes over")
+            def lower_to_standard_ops(self, x):
+                if how == "nested":
+                    return (x * nest["w"],)
+                if how == "in a helper":
+                    return (helper(x),)
+                return (x * w,)
+
+            def linearize(self, primals, outputs, tangents):
+                return (tangents[0] * w,)
+
+        class Inferred(Weighed):
+            family_id = "test-package.inferred_weighed.v1"
+
+            def infer_output_meta(self, metas):
+                return metas
+
+        op = Weighed if how in ("derived", "in a helper") else Inferred
+        return apply(op(), X)[0].sum()
+
+    ends_in(
+        lambda: transform(f)(jnp.float64(2)),
+        InvalidConfig,
+        r"test-package\.(inferred_)?weighed\.v1: .*closes over",
+    )
     assert f(2.0) == 2 * X.sum()
 
 
 def test_a_lowering_may_close_over_anything_else():
     """Also over what is no pytree, such as a dict whose keys have no order."""
     scale, unordered = np.float64(3), {1: 2.0, "a": 3.0}
-    Weighed = made(
-        "Weighed",
-        family_id=WEIGHED,
-        lower_to_standard_ops=lambda self, x: (x * scale * unordered[1],),
-    )
+
+    class Weighed(ExtensionOp):
+        family_id = WEIGHED
+
+        def lower_to_standard_ops(self, x):
+            return (x * scale * unordered[1],)
+
     assert np.array_equal(apply(Weighed(), X)[0], 6 * X)
 
 
 @pytest.mark.clause("X6.3", "X6.4", "X6.5")
 def test_what_is_no_sequence_breaks_a_numbered_clause():
-    one = lambda self, x: (x,)
-    for clause, members in (
-        ("X6.3", {"infer_output_meta": lambda self, metas: 7, "lower_to_standard_ops": one}),
-        ("X6.3", {"infer_output_meta": lambda self, m: m[0], "lower_to_standard_ops": one}),
-        ("X6.4", {"lower_to_standard_ops": lambda self, x: x}),
-        ("X6.5", {"lower_to_standard_ops": one, "linearize": lambda self, p, o, t: t[0]}),
+    class Whole(ExtensionOp):
+        """Right: each method gives a tuple."""
+
+        family_id = "test-package.whole.v1"
+
+        def lower_to_standard_ops(self, x):
+            return (x,)
+
+    class NumberOfMetas(Whole):
+        family_id = "test-package.number_of_metas.v1"
+
+        def infer_output_meta(self, metas):
+            return 7
+
+    class BareMeta(Whole):
+        family_id = "test-package.bare_meta.v1"
+
+        def infer_output_meta(self, metas):
+            return metas[0]
+
+    class BareArray(Whole):
+        family_id = "test-package.bare_array.v1"
+
+        def lower_to_standard_ops(self, x):
+            return x
+
+    class BareTangent(Whole):
+        family_id = "test-package.bare_tangent.v1"
+
+        def linearize(self, primals, outputs, tangents):
+            return tangents[0]
+
+    for clause, op in (
+        ("X6.3", NumberOfMetas()),
+        ("X6.3", BareMeta()),
+        ("X6.4", BareArray()),
+        ("X6.5", BareTangent()),
     ):
-        op = made("Bare", family_id="test-package.bare_result.v1", **members)()
-        call = lambda x: apply(op, x)
-        if "linearize" in members:
-            call = lambda x: jax.jvp(lambda x: apply(op, x), (x,), (x,))
-        refused = ends_in(lambda: call(X), InvalidConfig, "tuple or list|2 entries")
+        differentiated = lambda: jax.jvp(lambda x: apply(op, x), (X,), (X,))
+        refused = ends_in(differentiated, InvalidConfig, "tuple or list|2 entries")
         assert refused.value.clause == clause
 
 

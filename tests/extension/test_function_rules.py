@@ -18,9 +18,9 @@ from jax.experimental import io_callback
 
 import tenferro_jax as tj
 from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
-from tenferro_jax.extension import apply, require_equal
+from tenferro_jax.extension import ExtensionOp, apply, require_equal
 
-from ..helpers import close, each_ends_in, ends_in, equal, fresh, made
+from ..helpers import close, each_ends_in, ends_in, equal, fresh
 
 X = np.array([0.3, -1.2, 2.0])
 Y = np.array([1.5, 0.5, -0.7])
@@ -299,7 +299,11 @@ def test_other_mistakes():
     np.testing.assert_allclose(jax.grad(lambda x: last(XS, x).sum())(X), XS.sum(0), rtol=1e-12)
 
     one = lambda self, x: (x,)
-    Inner = made("Inner", family_id="test-rules.inner.v1", lower_to_standard_ops=one)
+
+    class Inner(ExtensionOp):
+        family_id = "test-rules.inner.v1"
+        lower_to_standard_ops = one
+
     inside = fresh(lambda x: apply(Inner(), x)[0])
     ends_in(
         lambda: inside(X), InvalidConfig, r"<lambda> \(test_function_rules.py.*test-rules.inner"
@@ -535,13 +539,16 @@ def function_with(rule):
 
 
 def class_with(rule):
-    doubles = made(
-        "Doubles",
-        family_id="test-derivatives.doubles.v1",
-        lower_to_standard_ops=lambda self, x: (2 * x,),
-        linearize=lambda self, p, o, t: (rule(t[0]),),
-    )
-    return lambda x: apply(doubles(), x)[0]
+    class Doubles(ExtensionOp):
+        family_id = "test-derivatives.doubles.v1"
+
+        def lower_to_standard_ops(self, x):
+            return (2 * x,)
+
+        def linearize(self, primals, outputs, tangents):
+            return (rule(tangents[0]),)
+
+    return lambda x: apply(Doubles(), x)[0]
 
 
 def test_a_rule_that_calls_a_reverse_rule_has_both_modes():
@@ -599,12 +606,13 @@ def test_a_loop_of_unknown_length_has_forward_mode_alone():
 
 
 def nearest_of_class():
-    near = made(
-        "Near",
-        family_id="test-derivatives.near.v1",
-        lower_to_standard_ops=lambda self, q: (jnp.argmin(q).astype("int32"),),
-    )
-    return lambda q: apply(near(), q)[0]
+    class Near(ExtensionOp):
+        family_id = "test-derivatives.near.v1"
+
+        def lower_to_standard_ops(self, q):
+            return (jnp.argmin(q).astype("int32"),)
+
+    return lambda q: apply(Near(), q)[0]
 
 
 def nearest_of_host():

@@ -35,7 +35,7 @@ from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.payload_text import from_payload_json, payload_json
 
 from ..extension_ops import ScaledSquare
-from ..helpers import each_ends_in, ends_in, made
+from ..helpers import each_ends_in, ends_in
 
 
 class Color(enum.Enum):
@@ -171,7 +171,10 @@ class Derived(Base):
     pass
 
 
-Silent = made("Silent", fields={"base": Base}, family_id="test-package.silent.v1")
+@dataclasses.dataclass(frozen=True)
+class Silent(ExtensionOp):
+    family_id = "test-package.silent.v1"
+    base: Base
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,9 +189,10 @@ class Rebuilding(ExtensionOp):
 
 @pytest.mark.clause("X5.10")
 def test_a_class_that_the_annotation_does_not_name_is_refused_at_construction():
-    Unnamed = made(
-        "Unnamed", fields={"value": object}, family_id="test-package.unnamed.v1", value=None
-    )
+    @dataclasses.dataclass(frozen=True)
+    class Unnamed(ExtensionOp):
+        family_id = "test-package.unnamed.v1"
+        value: object = None
 
     each_ends_in(
         (
@@ -227,12 +231,17 @@ def test_values_are_of_the_kind_that_the_annotation_names():
         (Base, (Base(1),), (None, {"k": 1}, (Base(1),))),
         (Base | int, (Base(1), 1), (True,)),
     ):
-        cls = made("Op", fields={"k": hint}, family_id="a.b.v1")
+
+        @dataclasses.dataclass(frozen=True)
+        class Op(ExtensionOp):
+            family_id = "a.b.v1"
+            k: hint
+
         for value in taken:
-            text = payload_json(cls(value))
-            assert payload_json(from_payload_json(text, cls)) == text
+            text = payload_json(Op(value))
+            assert payload_json(from_payload_json(text, Op)) == text
         ends_in(
-            (lambda: cls(value) for value in refused), InvalidConfig, r"a\.b\.v1\), field k: given"
+            (lambda: Op(value) for value in refused), InvalidConfig, r"a\.b\.v1\), field k: given"
         )
 
 
@@ -312,11 +321,15 @@ def test_an_array_that_a_nested_dataclass_computes_is_read_only():
         def __post_init__(self):
             object.__setattr__(self, "powers", np.arange(self.n) ** 2)
 
-    op = made("Op", fields={"table": Table}, family_id="a.b.v1")
-    held = op(Table(4))
+    @dataclasses.dataclass(frozen=True)
+    class Op(ExtensionOp):
+        family_id = "a.b.v1"
+        table: Table
+
+    held = Op(Table(4))
     assert held.table.powers.tolist() == [0, 1, 4, 9]
     assert not held.table.powers.flags.writeable
-    assert Extension.of(from_payload_json(payload_json(held), op)) == Extension.of(held)
+    assert Extension.of(from_payload_json(payload_json(held), Op)) == Extension.of(held)
 
 
 def check_or_not(self):
@@ -410,9 +423,11 @@ def test_hidden_or_mutable_state_is_refused():
 
 @pytest.mark.clause("X4.1")
 def test_a_class_without_state_needs_no_decorator():
-    Plain = made(
-        "Plain", family_id="test-package.plain.v1", lower_to_standard_ops=lambda self, x: [x]
-    )
+    class Plain(ExtensionOp):
+        family_id = "test-package.plain.v1"
+
+        def lower_to_standard_ops(self, x):
+            return [x]
 
     op = Plain()
     assert Extension.of(op) == Extension.of(Plain())
@@ -451,11 +466,11 @@ def test_nan_is_told_apart_by_its_bits():
 @pytest.mark.clause("X5.8")
 def test_two_classes_of_one_family_and_payload_are_different():
     def make(factor):
-        Same = made(
-            "Same",
-            family_id="test-package.same.v1",
-            lower_to_standard_ops=lambda self, x: [x * factor],
-        )
+        class Same(ExtensionOp):
+            family_id = "test-package.same.v1"
+
+            def lower_to_standard_ops(self, x):
+                return [x * factor]
 
         return Same()
 
@@ -492,19 +507,21 @@ def test_malformed_family_ids():
 def test_rules_do_not_key_the_executable():
     lowerings = []
 
-    Counted = made(
-        "Counted",
-        family_id="test-package.counted.v1",
-        infer_output_meta=lambda self, inputs: inputs,
-        lower_to_standard_ops=lambda self, x: lowerings.append(1) or [x],
-    )
+    class Counted(ExtensionOp):
+        family_id = "test-package.counted.v1"
 
-    Rule = made(
-        "Rule",
-        ExtensionAdRule,
-        family_id="test-package.counted.v1",
-        linearize=lambda self, op, primals, outputs, tangents: tangents,
-    )
+        def infer_output_meta(self, inputs):
+            return inputs
+
+        def lower_to_standard_ops(self, x):
+            lowerings.append(1)
+            return [x]
+
+    class Rule(ExtensionAdRule):
+        family_id = "test-package.counted.v1"
+
+        def linearize(self, op, primals, outputs, tangents):
+            return tangents
 
     for _ in range(5):
         apply(Counted(), np.ones(3), rules=ExtensionRuleSet(Rule()))
@@ -582,16 +599,17 @@ def test_the_decorator_refuses_other_classes():
 
 @pytest.mark.clause("X5.3")
 def test_a_family_id_that_depends_on_the_payload_is_refused():
-    Computed = made(
-        "Computed", Holder, family_id=property(lambda op: f"test-package.computed_{op.value}.v1")
-    )
+    class Computed(Holder):
+        @property
+        def family_id(self):
+            return f"test-package.computed_{self.value}.v1"
 
-    Field = made(
-        "Field",
-        fields={"family_id": str},
-        family_id="test-package.field.v1",
-        lower_to_standard_ops=lambda self, x: [x],
-    )
+    @dataclasses.dataclass(frozen=True)
+    class Field(ExtensionOp):
+        family_id: str = "test-package.field.v1"
+
+        def lower_to_standard_ops(self, x):
+            return [x]
 
     ends_in(
         (lambda: apply(op, 1.0) for op in (Computed(1), Field("test-package.other.v1"))),
@@ -613,13 +631,16 @@ def test_families_and_batch_levels_tell_carriers_apart():
     assert Extension.of(Holder(1)) not in mapped
 
 
-# k x; its parts by methods of its own, as a base for others.
-Times = made(
-    "Times",
-    k=1.0,
-    factor=lambda self: self.k,
-    lower_to_standard_ops=lambda self, x: (self.factor() * x,),
-)
+class Times(ExtensionOp):
+    """k x; its parts by methods of its own, as a base for others."""
+
+    k = 1.0
+
+    def factor(self):
+        return self.k
+
+    def lower_to_standard_ops(self, x):
+        return (self.factor() * x,)
 
 
 HAND, DECLARED = "test-package.times.v1", "test-package.times_declared.v1"
@@ -725,13 +746,11 @@ class Declared(ExtensionOp):
     lower_to_standard_ops = lower
 
 
-ByHand = made(
-    "ByHand",
-    fields={"v": ANYTHING},
-    family_id="test-package.holder_by_hand.v1",
-    v=None,
-    lower_to_standard_ops=lower,
-)
+@dataclasses.dataclass(frozen=True)
+class ByHand(ExtensionOp):
+    family_id = "test-package.holder_by_hand.v1"
+    lower_to_standard_ops = lower
+    v: ANYTHING = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -852,9 +871,10 @@ def test_a_copy_is_equal_and_as_closed(cls):
             ends_in(lambda: setattr(copied, "v", 1), AttributeError)
 
 
-Rule = made(
-    "Rule", ExtensionAdRule, fields={"factor": float}, family_id=ScaledSquare.family_id, factor=1.0
-)
+@dataclasses.dataclass(frozen=True)
+class Rule(ExtensionAdRule):
+    family_id = ScaledSquare.family_id
+    factor: float = 1.0
 
 
 def test_sets_and_rules_are_copied_as_equal_values():

@@ -42,7 +42,7 @@ from ..extension_ops import (
     ScaledSquare,
     ScaledSquareRule,
 )
-from ..helpers import close, each_ends_in, ends_in, equal, made, rule_of
+from ..helpers import close, each_ends_in, ends_in, equal
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -74,19 +74,26 @@ class Scaled(ExtensionOp):
         return apply(self, cotangents[0])
 
 
-# exp x, with itself as a residual; it has no transpose.
-Exponential = made(
-    "Exponential",
-    fields={"residual": bool},
-    family_id="test-package.exponential.v1",
-    residual=False,
-    output_count=property(lambda op: 1 + op.residual),
-    lower_to_standard_ops=lambda self, x: (jnp.exp(x),) * self.output_count,
-    differentiable_form=lambda self: Exponential(residual=True),
-    linearize=lambda self, primals, outputs, tangents: (
-        (outputs[1] * tangents[0],) * self.output_count
-    ),
-)
+@dataclasses.dataclass(frozen=True)
+class Exponential(ExtensionOp):
+    """exp x, with itself as a residual; it has no transpose."""
+
+    family_id = "test-package.exponential.v1"
+
+    @property
+    def output_count(self):
+        return 1 + self.residual
+
+    residual: bool = False
+
+    def lower_to_standard_ops(self, x):
+        return (jnp.exp(x),) * self.output_count
+
+    def differentiable_form(self):
+        return Exponential(residual=True)
+
+    def linearize(self, primals, outputs, tangents):
+        return (outputs[1] * tangents[0],) * self.output_count
 
 
 @pytest.mark.clause("X10.1", "X10.11", "X10.12", "X12.5")
@@ -113,7 +120,8 @@ def test_an_op_may_state_its_rule_itself():
 
 @pytest.mark.clause("X10.13")
 def test_a_rule_beside_that_of_the_class_is_refused_when_it_is_needed():
-    Second = made("Second", ExtensionAdRule, family_id=Scaled.family_id)
+    class Second(ExtensionAdRule):
+        family_id = Scaled.family_id
 
     f = lambda x: apply(Scaled(), x, rules=ExtensionRuleSet(Second()))[0]
     assert f(3.0) == 6.0
@@ -133,14 +141,16 @@ def test_rule_sets_compare_by_content():
     assert RULES.united(ExtensionRuleSet(ScaledSquareRule())) == RULES
     ends_in(lambda: RULES.united(ExtensionRuleSet(ScaledSquareRule(3.0))), DuplicateRule)
 
-    Nameless = made("Nameless", ExtensionAdRule, family_id="x")
+    class Nameless(ExtensionAdRule):
+        family_id = "x"
 
     ends_in(lambda: ExtensionRuleSet(Nameless()), MalformedFamilyId)
 
 
 @pytest.mark.clause("X10.13")
 def test_a_second_rule_for_a_family_changes_nothing():
-    New = made("New", ExtensionAdRule, family_id="test-package.new.v1")
+    class New(ExtensionAdRule):
+        family_id = "test-package.new.v1"
 
     mine, before = ExtensionRuleSet(ScaledSquareRule()), ExtensionRuleSet(ScaledSquareRule())
     for change in (
@@ -210,10 +220,13 @@ def test_a_missing_rule_does_not_matter_where_nothing_is_differentiated():
 
 @pytest.mark.clause("X10.2")
 def test_a_missing_transpose_rule():
-    rules = rule_of(
-        HostCumulate,
-        linearize=lambda self, op, primals, outputs, tangents: apply(op, tangents[0]),
-    )
+    class Rule(ExtensionAdRule):
+        family_id = HostCumulate.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return apply(op, tangents[0])
+
+    rules = ExtensionRuleSet(Rule())
     f = lambda x: apply(HostCumulate(), x, rules=rules)[0].sum()
     assert jax.jvp(f, (X,), (X,))[1] == np.cumsum(X, -1).sum()
     error = ends_in(
@@ -229,14 +242,15 @@ def test_a_missing_transpose_rule():
     )
 
 
-# (x + 2 y, 3 x): linear, two in and two out.
-Pair = made(
-    "Pair",
-    family_id="test-package.pair.v1",
-    input_count=2,
-    output_count=2,
-    lower_to_standard_ops=lambda self, x, y: (x + 2.0 * y, 3.0 * x),
-)
+class Pair(ExtensionOp):
+    """(x + 2 y, 3 x): linear, two in and two out."""
+
+    family_id = "test-package.pair.v1"
+    input_count = 2
+    output_count = 2
+
+    def lower_to_standard_ops(self, x, y):
+        return (x + 2.0 * y, 3.0 * x)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,10 +314,13 @@ def test_a_tangent_that_is_none_stays_symbolic_in_what_follows():
 
 @pytest.mark.clause("X10.5")
 def test_not_differentiable_has_its_own_error():
-    rules = rule_of(
-        ScaledSquare,
-        linearize=lambda self, op, primals, outputs, tangents: [NOT_DIFFERENTIABLE],
-    )
+    class Rule(ExtensionAdRule):
+        family_id = ScaledSquare.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return [NOT_DIFFERENTIABLE]
+
+    rules = ExtensionRuleSet(Rule())
     f = lambda x: apply(ScaledSquare(), x, rules=rules)[0].sum()
     error = ends_in(
         (
@@ -323,15 +340,19 @@ def test_a_rule_gets_jax_arrays():
     note = lambda *slots: given.extend(
         x for slot in slots for x in slot if x is not None and not isinstance(x, LinearInput)
     )
-    rules = rule_of(
-        Bilinear,
-        linearize=lambda self, op, primals, outputs, tangents: (
-            note(primals, outputs, tangents) or apply(op, tangents[0], primals[1])
-        ),
-        transpose_rule=lambda self, op, cotangents, inputs: (
-            note(cotangents, inputs) or (cotangents[0] @ inputs[1].T, None)
-        ),
-    )
+
+    class Rule(ExtensionAdRule):
+        family_id = Bilinear.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            note(primals, outputs, tangents)
+            return apply(op, tangents[0], primals[1])
+
+        def transpose_rule(self, op, cotangents, inputs):
+            note(cotangents, inputs)
+            return (cotangents[0] @ inputs[1].T, None)
+
+    rules = ExtensionRuleSet(Rule())
     x, w = np.eye(2), np.arange(4.0).reshape(2, 2)
     call = lambda x: apply(Bilinear(), x, w, rules=rules)[0]
     jax.jvp(call, (x,), (x,))
@@ -343,11 +364,9 @@ def test_a_rule_gets_jax_arrays():
 
 @pytest.mark.clause("X10.5")
 def test_not_differentiable_in_a_transpose_rule():
-    Rule = made(
-        "Rule",
-        PairRule,
-        transpose_rule=lambda self, op, cotangents, inputs: (cotangents[0], NOT_DIFFERENTIABLE),
-    )
+    class Rule(PairRule):
+        def transpose_rule(self, op, cotangents, inputs):
+            return (cotangents[0], NOT_DIFFERENTIABLE)
 
     pair = lambda x, y: apply(Pair(), x, y, rules=ExtensionRuleSet(Rule()))[0]
     for run in (
@@ -365,16 +384,22 @@ def test_not_differentiable_in_a_transpose_rule():
 
 @pytest.mark.clause("X10.8")
 def test_tangents_and_cotangents_have_the_metas_of_their_primals():
-    rules = rule_of(
-        MaxAndIndex,
-        linearize=lambda self, op, primals, outputs, tangents: [tangents[0][..., 0], outputs[1]],
-    ).merge(
-        rule_of(
-            HostCumulate,
-            linearize=lambda self, op, primals, outputs, tangents: apply(op, tangents[0]),
-            transpose_rule=lambda self, op, cotangents, inputs: [cotangents[0][:1]],
-        )
-    )
+    class TangentOfIndex(ExtensionAdRule):
+        family_id = MaxAndIndex.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return [tangents[0][..., 0], outputs[1]]
+
+    class CotangentOfOneRow(ExtensionAdRule):
+        family_id = HostCumulate.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return apply(op, tangents[0])
+
+        def transpose_rule(self, op, cotangents, inputs):
+            return [cotangents[0][:1]]
+
+    rules = ExtensionRuleSet(TangentOfIndex(), CotangentOfOneRow())
     each_ends_in(
         (
             (
@@ -393,29 +418,30 @@ def test_tangents_and_cotangents_have_the_metas_of_their_primals():
     )
 
 
-# x ** 2; its rule emits Helper.
-Outer = made(
-    "Outer",
-    family_id="test-package.outer_square.v1",
-    lower_to_standard_ops=lambda self, x: (x * x,),
-)
+class Outer(ExtensionOp):
+    """x ** 2; its rule emits Helper."""
+
+    family_id = "test-package.outer_square.v1"
+
+    def lower_to_standard_ops(self, x):
+        return (x * x,)
 
 
-# 2 x dx, linear in dx. Terminal where no rule is given: no second order then.
-Helper = made(
-    "Helper",
-    family_id="test-package.helper.v1",
-    input_count=2,
-    lower_to_standard_ops=lambda self, x, dx: (2.0 * x * dx,),
-)
+class Helper(ExtensionOp):
+    """2 x dx, linear in dx. Terminal where no rule is given: no second order then."""
+
+    family_id = "test-package.helper.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, x, dx):
+        return (2.0 * x * dx,)
 
 
-OuterRule = made(
-    "OuterRule",
-    ExtensionAdRule,
-    family_id=Outer.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: apply(Helper(), primals[0], tangents[0]),
-)
+class OuterRule(ExtensionAdRule):
+    family_id = Outer.family_id
+
+    def linearize(self, op, primals, outputs, tangents):
+        return apply(Helper(), primals[0], tangents[0])
 
 
 class HelperRule(ExtensionAdRule):
@@ -460,12 +486,11 @@ def test_what_a_rule_calls_has_the_rules_and_kernels_of_the_outer_call():
     also in a jitted helper.
     """
 
-    Rule = made(
-        "Rule",
-        ExtensionAdRule,
-        family_id=Outer.family_id,
-        linearize=lambda self, op, primals, outputs, tangents: (_slope(primals[0], tangents[0]),),
-    )
+    class Rule(ExtensionAdRule):
+        family_id = Outer.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return (_slope(primals[0], tangents[0]),)
 
     def second(*rules, **kernels):
         return jax.grad(
@@ -496,12 +521,15 @@ def test_what_a_rule_calls_has_the_rules_and_kernels_of_the_outer_call():
 @pytest.mark.clause("X10.9")
 def test_a_call_in_a_rule_may_bring_its_own_rules():
     own = ExtensionRuleSet(ScaledSquareRule(mark=5.0))
-    rules = rule_of(
-        Outer,
-        linearize=lambda self, op, primals, outputs, tangents: (
-            apply(ScaledSquare(), primals[0], rules=own)[0] * tangents[0],
-        ),
-    ).with_rule(ScaledSquareRule())
+
+    class Rule(ExtensionAdRule):
+        family_id = Outer.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            (square,) = apply(ScaledSquare(), primals[0], rules=own)
+            return (square * tangents[0],)
+
+    rules = ExtensionRuleSet(Rule(), ScaledSquareRule())
     assert jax.grad(jax.grad(lambda x: apply(Outer(), x, rules=rules)[0]))(3.0) == 30.0
 
 
@@ -519,24 +547,28 @@ def test_what_a_rule_does_is_what_the_next_order_differentiates():
 B, C = jax.export.symbolic_shape("b, c")
 
 
-# x.sum() * y.sum(): any lengths. Its rule takes the lengths to be equal.
-Tails = made(
-    "Tails",
-    family_id="test-package.tails.v1",
-    input_count=2,
-    lower_to_standard_ops=lambda self, x, y: (x.sum() * y.sum(),),
-)
+class Tails(ExtensionOp):
+    """x.sum() * y.sum(): any lengths. Its rule takes the lengths to be equal."""
+
+    family_id = "test-package.tails.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, x, y):
+        return (x.sum() * y.sum(),)
 
 
-def slope_of_tails(self, op, primals, outputs, tangents):
-    (x, y), dx = primals, tangents[0]
-    require_equal(x.shape[0], y.shape[0])
-    return (dx.sum() * y.sum(),)
+class RuleOfTails(ExtensionAdRule):
+    family_id = Tails.family_id
+
+    def linearize(self, op, primals, outputs, tangents):
+        (x, y), dx = primals, tangents[0]
+        require_equal(x.shape[0], y.shape[0])
+        return (dx.sum() * y.sum(),)
 
 
 @pytest.mark.clause("X10.10")
 def test_a_guard_taken_in_a_rule_is_one_of_the_derivative():
-    rules = rule_of(Tails, linearize=slope_of_tails)
+    rules = ExtensionRuleSet(RuleOfTails())
     f = lambda x, y: apply(Tails(), x, y, rules=rules)[0]
     spec = lambda d: jax.ShapeDtypeStruct((d,), np.float64)
     graph = trace(f, spec(B), spec(C))
@@ -575,7 +607,13 @@ def test_a_guard_taken_in_a_rule_is_one_of_the_derivative():
 
 @pytest.mark.clause("X10.11")
 def test_a_transpose_rule_alone_is_enough_for_linear_transpose():
-    rules = rule_of(HostCumulate, transpose_rule=HostCumulateRule.transpose_rule)
+    class Transposed(ExtensionAdRule):
+        family_id = HostCumulate.family_id
+
+        def transpose_rule(self, op, cotangents, inputs):
+            return HostCumulateRule().transpose_rule(op, cotangents, inputs)
+
+    rules = ExtensionRuleSet(Transposed())
     f = lambda x: apply(HostCumulate(), x, rules=rules)[0]
     w = np.cos(X)
     for transpose in (jax.linear_transpose(f, X), jax.jit(jax.linear_transpose(f, X))):
@@ -588,17 +626,24 @@ def test_a_transpose_rule_alone_is_enough_for_linear_transpose():
 def test_the_differentiable_form_gives_residuals():
     forms = []
 
-    def linearize(self, op, primals, outputs, tangents):
-        forms.append((type(op), len(outputs)))
-        return jnp.take_along_axis(tangents[0], outputs[1][..., None], -1)[..., 0], None
+    class Rule(ExtensionAdRule):
+        family_id = MaxAndIndex.family_id
 
-    form = lambda self, op: MaxAndIndex()
-    rules = rule_of(MaxAndIndex, differentiable_form=form, linearize=linearize)
-    Max = made(
-        "Max",
-        family_id=MaxAndIndex.family_id,
-        lower_to_standard_ops=lambda self, x: (jnp.max(x, -1),),
-    )
+        def differentiable_form(self, op):
+            return MaxAndIndex()
+
+        def linearize(self, op, primals, outputs, tangents):
+            forms.append((type(op), len(outputs)))
+            winners = outputs[1][..., None]
+            return jnp.take_along_axis(tangents[0], winners, -1)[..., 0], None
+
+    rules = ExtensionRuleSet(Rule())
+
+    class Max(ExtensionOp):
+        family_id = MaxAndIndex.family_id
+
+        def lower_to_standard_ops(self, x):
+            return (jnp.max(x, -1),)
 
     f = lambda x: apply(Max(), x, rules=rules)[0].sum()
     np.testing.assert_array_equal(jax.grad(f)(X), [[0.0, 0.0, 1.0]] * 2)

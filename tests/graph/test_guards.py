@@ -28,7 +28,7 @@ from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.io.export import unified
 
 from ..extension_ops import Bilinear
-from ..helpers import each_ends_in, ends_in, made
+from ..helpers import each_ends_in, ends_in
 
 F64 = np.dtype("float64")
 EXECUTED = []
@@ -51,14 +51,11 @@ class Together(ExtensionOp):
         return (x.sum() + y.sum(),)
 
 
-TogetherRule = made(
-    "TogetherRule",
-    ExtensionAdRule,
-    family_id=Together.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: (
-        (lambda *t: sum(x.sum() for x in t))(*(t for t in tangents if t is not None)),
-    ),
-)
+class TogetherRule(ExtensionAdRule):
+    family_id = Together.family_id
+
+    def linearize(self, op, primals, outputs, tangents):
+        return ((lambda *t: sum(x.sum() for x in t))(*(t for t in tangents if t is not None)),)
 
 
 RULES = ExtensionRuleSet(TogetherRule())

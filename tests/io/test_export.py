@@ -17,12 +17,12 @@ import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, min_plus, tropical_einsum
 from tenferro_jax.__main__ import main
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
-from tenferro_jax.extension import apply
+from tenferro_jax.extension import ExtensionOp, apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.registry import ExtensionFactory
 
 from ..extension_ops import ScaledSquare
-from ..helpers import each_ends_in, ends_in, equal, made, python
+from ..helpers import each_ends_in, ends_in, equal, python
 from ..oracles import brute_force
 
 
@@ -85,7 +85,8 @@ assert not [m for m in sys.modules if m.startswith(("tenferro", "ext_tropical"))
     equal((np.load(tmp_path / "out.npy"), want), (tj.load_exported(path).call(x, y), want))
 
 
-NextScaledSquare = made("NextScaledSquare", family_id="test-package.scaled_square.v2")
+class NextScaledSquare(ExtensionOp):
+    family_id = "test-package.scaled_square.v2"
 
 
 @pytest.mark.clause("X5.4", "X11.2")
@@ -174,11 +175,11 @@ def foreign(x):
     return jax.ffi.ffi_call(FFI, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
-Foreign = made(
-    "Foreign",
-    family_id="test-package.foreign.v1",
-    lower_to_standard_ops=lambda self, x: (foreign(x),),
-)
+class Foreign(ExtensionOp):
+    family_id = "test-package.foreign.v1"
+
+    def lower_to_standard_ops(self, x):
+        return (foreign(x),)
 
 
 def test_custom_calls_that_jax_does_not_keep_are_refused_by_name():

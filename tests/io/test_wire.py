@@ -26,7 +26,7 @@ from tenferro_jax.errors import (
     ShapeError,
     Unsupported,
 )
-from tenferro_jax.extension import apply
+from tenferro_jax.extension import ExtensionOp, apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.kernels import NO_RUNTIMES
 from tenferro_jax.extension.registry import ExtensionFactory
@@ -39,7 +39,7 @@ from tenferro_jax.payload_text import payload_json
 from ..cases import CASES as EXTENSION_CASES
 from ..cases import ids
 from ..extension_ops import ALL_RUNTIMES, RULES, KernelSine, ScaledSquare
-from ..helpers import each_ends_in, ends_in, equal, made
+from ..helpers import each_ends_in, ends_in, equal
 from .graph_bank import (
     DTYPES,
     FEATURES,
@@ -325,10 +325,12 @@ def gone(monkeypatch, *known):
         tj.extension.register_extension(ExtensionFactory(cls))
 
 
-LaterSquare = made("LaterSquare", family_id="test-package.scaled_square.v2")
+class LaterSquare(ExtensionOp):
+    family_id = "test-package.scaled_square.v2"
 
 
-EarlierSquare = made("EarlierSquare", family_id="test-package.scaled_square.v0")
+class EarlierSquare(ExtensionOp):
+    family_id = "test-package.scaled_square.v0"
 
 
 def squared(x):

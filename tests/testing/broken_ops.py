@@ -31,7 +31,7 @@ from tenferro_jax.extension.kernels import NO_RUNTIMES
 from tenferro_jax.extension.rules import NO_RULES
 
 from ..extension_ops import ScaledSquare
-from ..helpers import made, throw
+from ..helpers import throw
 
 X = np.array([0.5, -1.25, 2.0])
 Y = np.array([1.5, 0.75, -0.5])
@@ -51,35 +51,38 @@ class Defect:
     runtimes: Callable[[bool], ExtensionRuntimeSet] = lambda broken: NO_RUNTIMES
 
 
-# One output like the first input.
-Same = made("Same", infer_output_meta=lambda self, inputs: [inputs[0]])
+class Same(ExtensionOp):
+    """One output like the first input."""
+
+    def infer_output_meta(self, inputs):
+        return [inputs[0]]
 
 
-# Its input, on the host; what is broken, if something is, is declared beside it.
-Copy = made(
-    "Copy",
-    Same,
-    fields={"broken": bool},
-    broken=True,
-    eager_execute=lambda self, x: (np.array(x),),
-)
+@dataclasses.dataclass(frozen=True)
+class Copy(Same):
+    """Its input, on the host; what is broken, if something is, is declared beside it."""
+
+    broken: bool = True
+
+    def eager_execute(self, x):
+        return (np.array(x),)
 
 
 # --- inference ------------------------------------------------------------------------------------
 
 
-# Says that a symbolic size grows by one.
-OneMore = made(
-    "OneMore",
-    Copy,
-    family_id="broken.one_more.v1",
-    infer_output_meta=lambda self, inputs: [
-        (
-            inputs[0].dtype,
-            [n if isinstance(n, int) or not self.broken else n + 1 for n in inputs[0].shape],
-        )
-    ],
-)
+class OneMore(Copy):
+    """Says that a symbolic size grows by one."""
+
+    family_id = "broken.one_more.v1"
+
+    def infer_output_meta(self, inputs):
+        return [
+            (
+                inputs[0].dtype,
+                [n if isinstance(n, int) or not self.broken else n + 1 for n in inputs[0].shape],
+            )
+        ]
 
 
 @dataclass(frozen=True)
@@ -116,46 +119,44 @@ class AddEqual(AddOrJoin):
         return [x]
 
 
-IntegerSize = made(
-    "IntegerSize",
-    Copy,
-    family_id="broken.integer_size.v1",
-    infer_output_meta=lambda self, inputs: [
-        (inputs[0].dtype, [int(n) if self.broken else n for n in inputs[0].shape])
-    ],
-)
+class IntegerSize(Copy):
+    family_id = "broken.integer_size.v1"
+
+    def infer_output_meta(self, inputs):
+        return [(inputs[0].dtype, [int(n) if self.broken else n for n in inputs[0].shape])]
 
 
-# Promises the dtype of its input and computes in float32.
-Narrow = made(
-    "Narrow",
-    Same,
-    fields={"broken": bool},
-    family_id="broken.narrow.v1",
-    lower_to_standard_ops=lambda self, x: (jnp.cos(x.astype("float32") if self.broken else x),),
-)
+@dataclasses.dataclass(frozen=True)
+class Narrow(Same):
+    """Promises the dtype of its input and computes in float32."""
+
+    family_id = "broken.narrow.v1"
+    broken: bool
+
+    def lower_to_standard_ops(self, x):
+        return (jnp.cos(x.astype("float32") if self.broken else x),)
 
 
-# Takes every precision, though NumPy's inverse has no half precision.
-Inverse = made(
-    "Inverse",
-    Same,
-    fields={"broken": bool},
-    family_id="broken.inverse.v1",
-    eager_execute=lambda self, x: (
-        np.linalg.inv(x if self.broken else x.astype(np.promote_types(x.dtype, "float32"))).astype(
-            x.dtype
-        ),
-    ),
-)
+@dataclasses.dataclass(frozen=True)
+class Inverse(Same):
+    """Takes every precision, though NumPy's inverse has no half precision."""
+
+    family_id = "broken.inverse.v1"
+    broken: bool
+
+    def eager_execute(self, x):
+        return (
+            np.linalg.inv(
+                x if self.broken else x.astype(np.promote_types(x.dtype, "float32"))
+            ).astype(x.dtype),
+        )
 
 
-TwoPromised = made(
-    "TwoPromised",
-    Copy,
-    family_id="broken.two_promised.v1",
-    infer_output_meta=lambda self, inputs: [inputs[0]] * (2 if self.broken else 1),
-)
+class TwoPromised(Copy):
+    family_id = "broken.two_promised.v1"
+
+    def infer_output_meta(self, inputs):
+        return [inputs[0]] * (2 if self.broken else 1)
 
 
 @dataclass(frozen=True)
@@ -180,22 +181,27 @@ class FlatOnly(Same):
 # --- identity -------------------------------------------------------------------------------------
 
 
-# Each op has another family; or all have that of the class.
-ByPayload = made(
-    "ByPayload", Copy, family_id=property(lambda self: f"broken.by_payload_{len(repr(self))}.v1")
-)
-ByClass = made("ByClass", Copy, family_id="broken.by_class.v1")
+class ByPayload(Copy):
+    """Each op has another family; or all have that of the class."""
+
+    @property
+    def family_id(self):
+        return f"broken.by_payload_{len(repr(self))}.v1"
+
+
+class ByClass(Copy):
+    family_id = "broken.by_class.v1"
 
 
 _looks, _lowerings = itertools.count(), itertools.count()
 
 
-Varying = made(
-    "Varying",
-    Copy,
-    family_id="broken.varying.v1",
-    output_count=property(lambda op: 1 + (next(_looks) % 2 if op.broken else 0)),
-)
+class Varying(Copy):
+    family_id = "broken.varying.v1"
+
+    @property
+    def output_count(self):
+        return 1 + (next(_looks) % 2 if self.broken else 0)
 
 
 @dataclass(frozen=True)
@@ -253,36 +259,37 @@ SINES = {
     "raises": lambda x: throw(RuntimeError("no licence")),
     "three": lambda x: (np.sin(x),) * 3,
 }
-HostSine = made(
-    "HostSine",
-    Same,
-    fields={"mistake": str},
-    mistake="",
-    family_id="broken.host_sine.v1",
-    eager_execute=lambda self, x: SINES[self.mistake](x),
-)
 
 
-# Lowers to another extension.
-Nested = made(
-    "Nested",
-    Same,
-    fields={"broken": bool},
-    family_id="broken.nested.v1",
-    lower_to_standard_ops=lambda self, x: apply(ScaledSquare(), x) if self.broken else (x * x,),
-)
+@dataclasses.dataclass(frozen=True)
+class HostSine(Same):
+    family_id = "broken.host_sine.v1"
+    mistake: str = ""
+
+    def eager_execute(self, x):
+        return SINES[self.mistake](x)
 
 
-# Every lowering has another constant.
-Counting = made(
-    "Counting",
-    Same,
-    fields={"broken": bool},
-    family_id="broken.counting.v1",
-    lower_to_standard_ops=lambda self, x: (
-        x + jnp.asarray(next(_lowerings) if self.broken else 1, x.dtype),
-    ),
-)
+@dataclasses.dataclass(frozen=True)
+class Nested(Same):
+    """Lowers to another extension."""
+
+    family_id = "broken.nested.v1"
+    broken: bool
+
+    def lower_to_standard_ops(self, x):
+        return apply(ScaledSquare(), x) if self.broken else (x * x,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(Same):
+    """Every lowering has another constant."""
+
+    family_id = "broken.counting.v1"
+    broken: bool
+
+    def lower_to_standard_ops(self, x):
+        return (x + jnp.asarray(next(_lowerings) if self.broken else 1, x.dtype),)
 
 
 @dataclass(frozen=True)
@@ -308,18 +315,24 @@ class Unrolled(ExtensionOp):
         return (x.sum(0, dtype=x.dtype),)
 
 
-# The sum over one axis; its batched form may forget where the batch axis is.
-SumOver = made(
-    "SumOver",
-    fields={"broken": bool, "axis": int},
-    axis=0,
-    family_id="broken.sum_over.v1",
-    lower_to_standard_ops=lambda self, x: (x.sum(self.axis, dtype=x.dtype),),
-    batched=lambda self, in_axes: (
-        dataclasses.replace(self, axis=1 if self.broken else self.axis + (in_axes[0] <= self.axis)),
-        (0,),
-    ),
-)
+@dataclasses.dataclass(frozen=True)
+class SumOver(ExtensionOp):
+    """The sum over one axis; its batched form may forget where the batch axis is."""
+
+    family_id = "broken.sum_over.v1"
+    broken: bool
+    axis: int = 0
+
+    def lower_to_standard_ops(self, x):
+        return (x.sum(self.axis, dtype=x.dtype),)
+
+    def batched(self, in_axes):
+        return (
+            dataclasses.replace(
+                self, axis=1 if self.broken else self.axis + (in_axes[0] <= self.axis)
+            ),
+            (0,),
+        )
 
 
 @dataclass(frozen=True)
@@ -367,15 +380,18 @@ class OnHost(Same):
         return ((x * 1.5 * factor).astype(x.dtype),)
 
 
-# exp in NumPy only; without a rule nobody can place it on a mesh with explicit axes.
-Placed = made(
-    "Placed",
-    Same,
-    fields={"broken": bool},
-    family_id="broken.placed.v1",
-    eager_execute=lambda self, x: (np.exp(x),),
-    sharding_rule=lambda self, inputs: None if self.broken else ShardingRule("... -> ..."),
-)
+@dataclasses.dataclass(frozen=True)
+class Placed(Same):
+    """exp in NumPy only; without a rule nobody can place it on a mesh with explicit axes."""
+
+    family_id = "broken.placed.v1"
+    broken: bool
+
+    def eager_execute(self, x):
+        return (np.exp(x),)
+
+    def sharding_rule(self, inputs):
+        return None if self.broken else ShardingRule("... -> ...")
 
 
 # --- sharding rules -------------------------------------------------------------------------------
@@ -439,14 +455,19 @@ SPLITS = {
 }
 
 
-# A function of SPLITS with its right or wrong rule.
-Split = made(
-    "Split",
-    fields={"broken": bool, "kind": str},
-    family_id="broken.split.v1",
-    lower_to_standard_ops=lambda self, x: (SPLITS[self.kind][0](x),),
-    sharding_rule=lambda self, inputs: SPLITS[self.kind][1 + self.broken],
-)
+@dataclasses.dataclass(frozen=True)
+class Split(ExtensionOp):
+    """A function of SPLITS with its right or wrong rule."""
+
+    family_id = "broken.split.v1"
+    broken: bool
+    kind: str
+
+    def lower_to_standard_ops(self, x):
+        return (SPLITS[self.kind][0](x),)
+
+    def sharding_rule(self, inputs):
+        return SPLITS[self.kind][1 + self.broken]
 
 
 def _splits(kind):
@@ -458,9 +479,11 @@ def _splits(kind):
 # --- rules ----------------------------------------------------------------------------------------
 
 
-Cube = made(
-    "Cube", Same, family_id="broken.cube.v1", lower_to_standard_ops=lambda self, x: (x * x * x,)
-)
+class Cube(Same):
+    family_id = "broken.cube.v1"
+
+    def lower_to_standard_ops(self, x):
+        return (x * x * x,)
 
 
 @dataclass(frozen=True)
@@ -489,13 +512,13 @@ class CubeRule(ExtensionAdRule):
         return (out, out) if self.mistake == "two" else (out,)
 
 
-# Subtracts the mean: linear, on the host.
-Mean = made(
-    "Mean",
-    Same,
-    family_id="broken.mean.v1",
-    eager_execute=lambda self, x: (x - x.mean(-1, keepdims=True, dtype=x.dtype),),
-)
+class Mean(Same):
+    """Subtracts the mean: linear, on the host."""
+
+    family_id = "broken.mean.v1"
+
+    def eager_execute(self, x):
+        return (x - x.mean(-1, keepdims=True, dtype=x.dtype),)
 
 
 @dataclass(frozen=True)
@@ -517,12 +540,12 @@ class MeanRule(ExtensionAdRule):
         return (out + out if wrong else out,)
 
 
-Product = made(
-    "Product",
-    family_id="broken.product.v1",
-    input_count=2,
-    lower_to_standard_ops=lambda self, x, y: (jax.lax.mul(x, y),),
-)
+class Product(ExtensionOp):
+    family_id = "broken.product.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, x, y):
+        return (jax.lax.mul(x, y),)
 
 
 @dataclass(frozen=True)
@@ -544,14 +567,15 @@ class ProductRule(ExtensionAdRule):
         return (sum(a * b for a, b in parts),)
 
 
-# sin x, and x y: the first has no derivative by y.
-SineAndProduct = made(
-    "SineAndProduct",
-    family_id="broken.sine_and_product.v1",
-    input_count=2,
-    output_count=2,
-    lower_to_standard_ops=lambda self, x, y: (jnp.sin(x), x * y),
-)
+class SineAndProduct(ExtensionOp):
+    """sin x, and x y: the first has no derivative by y."""
+
+    family_id = "broken.sine_and_product.v1"
+    input_count = 2
+    output_count = 2
+
+    def lower_to_standard_ops(self, x, y):
+        return (jnp.sin(x), x * y)
 
 
 @dataclass(frozen=True)
@@ -566,13 +590,14 @@ class SineAndProductRule(ExtensionAdRule):
         return sine, sum(terms[1:], terms[0])
 
 
-# x + 2 y, linear in each input and in both.
-Weighted = made(
-    "Weighted",
-    family_id="broken.weighted.v1",
-    input_count=2,
-    lower_to_standard_ops=lambda self, x, y: (x + y + y,),
-)
+class Weighted(ExtensionOp):
+    """x + 2 y, linear in each input and in both."""
+
+    family_id = "broken.weighted.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, x, y):
+        return (x + y + y,)
 
 
 @dataclass(frozen=True)
@@ -616,17 +641,19 @@ class Tangent(ExtensionOp):
         return (first, y * y)[: self.output_count]
 
 
-TangentRule = made(
-    "TangentRule",
-    ExtensionAdRule,
-    fields={"broken": bool},
-    family_id=Tangent.family_id,
-    differentiable_form=lambda self, op: Tangent("another" if self.broken else "square"),
-    linearize=lambda self, op, primals, outputs, tangents: (
-        jax.jvp(jnp.tan, primals, tangents)[1],
-        None,
-    ),
-)
+@dataclasses.dataclass(frozen=True)
+class TangentRule(ExtensionAdRule):
+    family_id = Tangent.family_id
+    broken: bool
+
+    def differentiable_form(self, op):
+        return Tangent("another" if self.broken else "square")
+
+    def linearize(self, op, primals, outputs, tangents):
+        return (
+            jax.jvp(jnp.tan, primals, tangents)[1],
+            None,
+        )
 
 
 def _rule(made):

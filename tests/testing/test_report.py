@@ -14,6 +14,7 @@ from tenferro_jax.errors import ConformanceError, InvalidConfig
 from tenferro_jax.extension import (
     NOT_DIFFERENTIABLE,
     ExtensionAdRule,
+    ExtensionOp,
     ExtensionRuleSet,
     ExtensionRuntimeSet,
     Kernel,
@@ -24,12 +25,15 @@ from tenferro_jax.testing.checks import CHECKS
 from tenferro_jax.testing.derivatives import LINEARIZE
 
 from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare
-from ..helpers import each_ends_in, ends_in, made, passes
+from ..helpers import each_ends_in, ends_in, passes
 from .broken_ops import Cube, CubeRule
 
-NoExamples = made(
-    "NoExamples", Cube, family_id="broken.no_examples.v1", example_inputs=lambda self: None
-)
+
+class NoExamples(Cube):
+    family_id = "broken.no_examples.v1"
+
+    def example_inputs(self):
+        return None
 
 
 X = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]])
@@ -131,24 +135,23 @@ def test_a_tolerance_that_is_stated_holds():
 
 
 def test_examples_of_the_op_itself():
-    WithExamples = made(
-        "WithExamples",
-        Cube,
-        family_id="broken.with_examples.v1",
-        example_inputs=lambda self: [X, (X[0],), [X[:1]]],
-    )
+    class WithExamples(Cube):
+        family_id = "broken.with_examples.v1"
+
+        def example_inputs(self):
+            return [X, (X[0],), [X[:1]]]
 
     (value,) = tj.check(WithExamples(), only=("value",)).findings
     assert (value.verdict, value.cases) == (Verdict.PASSED, 3)
 
 
 def test_an_op_without_inputs():
-    Answer = made(
-        "Answer",
-        family_id="broken.answer.v1",
-        input_count=0,
-        lower_to_standard_ops=lambda self: (np.float32(42),),
-    )
+    class Answer(ExtensionOp):
+        family_id = "broken.answer.v1"
+        input_count = 0
+
+        def lower_to_standard_ops(self):
+            return (np.float32(42),)
 
     report = passes(Answer(), oracle=lambda: (np.float32(42),))
     assert {"vmap", "shard_map"} <= {f.check for f in report.not_applicable}
@@ -223,25 +226,26 @@ def test_arguments_that_cannot_be(args, keywords, kind, match):
     ],
 )
 def test_what_is_declared_not_differentiable_is_left_out_and_told(declared, told):
-    Slope = made(
-        "Slope",
-        family_id="broken.slope.v1",
-        input_count=2,
-        lower_to_standard_ops=lambda self, x, t: (3 * x * x * t,),
-    )
+    class Slope(ExtensionOp):
+        family_id = "broken.slope.v1"
+        input_count = 2
 
-    def linearize(self, op, primals, outputs, tangents):
-        if declared == "everywhere":
-            return (NOT_DIFFERENTIABLE,)
-        return apply(Slope(), primals[0], tangents[0])
+        def lower_to_standard_ops(self, x, t):
+            return (3 * x * x * t,)
 
-    SlopeRule = made(
-        "SlopeRule",
-        ExtensionAdRule,
-        family_id=Slope.family_id,
-        transpose_rule=lambda self, op, cotangents, inputs: (None, NOT_DIFFERENTIABLE),
-    )
-    rules = ExtensionRuleSet(made("Rule", CubeRule, linearize=linearize)(), SlopeRule())
+    class DeclaredRule(CubeRule):
+        def linearize(self, op, primals, outputs, tangents):
+            if declared == "everywhere":
+                return (NOT_DIFFERENTIABLE,)
+            return apply(Slope(), primals[0], tangents[0])
+
+    class SlopeRule(ExtensionAdRule):
+        family_id = Slope.family_id
+
+        def transpose_rule(self, op, cotangents, inputs):
+            return (None, NOT_DIFFERENTIABLE)
+
+    rules = ExtensionRuleSet(DeclaredRule(), SlopeRule())
     report = passes(Cube(), X, rules=rules, only=("value", "jvp", *told))
     assert {f.check: f.problem for f in report.findings if f.problem} == told
     refused = {name for name, problem in told.items() if problem.startswith("no ")}

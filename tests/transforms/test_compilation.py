@@ -11,13 +11,13 @@ import pytest
 from benchmarks.measure import canonical_hlo
 from ext_tropical import TropicalEinsum, max_plus
 from tenferro_jax.errors import ADRuleError
-from tenferro_jax.extension import ExtensionRuleSet, apply
+from tenferro_jax.extension import ExtensionOp, ExtensionRuleSet, apply
 from tenferro_jax.extension.primitive import save_families
 from tenferro_jax.extension.routes import extensions_in
 from tenferro_jax.jax_seam import read_module
 
 from ..extension_ops import ScaledSquare
-from ..helpers import ends_in, made
+from ..helpers import ends_in
 from ..upgrades import is_on
 from .matrix import agree, agree_numerically, sweep
 
@@ -38,7 +38,13 @@ def body(x):
     return jax.lax.scan(lambda c, row: (c * 0.5 + row, c), x[0], jnp.tanh(x @ x.T) @ x)[1]
 
 
-Body = made("Body", family_id="tests.body.v1", lower_to_standard_ops=lambda self, x: (body(x),))
+class Body(ExtensionOp):
+    family_id = "tests.body.v1"
+
+    def lower_to_standard_ops(self, x):
+        return (body(x),)
+
+
 Body.linearize = lambda self, xs, outs, ts: (jax.jvp(body, (xs[0],), (ts[0],))[1],)
 
 

@@ -10,11 +10,11 @@ from jax.sharding import AxisType
 
 from ext_tropical import tropical_einsum
 from tenferro_jax.errors import InvalidConfig, Unsupported
-from tenferro_jax.extension import apply
+from tenferro_jax.extension import ExtensionOp, apply
 
 from ..cases import CASES
 from ..extension_ops import HostTanh, PlacedTanh, Softplus
-from ..helpers import ends_in, made
+from ..helpers import ends_in
 from .matrix import agree, agree_numerically, sweep
 
 pytestmark = pytest.mark.cpu
@@ -117,12 +117,13 @@ def test_grad_on_an_explicit_mesh(case):
     assert set(specs) == {("d",)}
 
 
-# All entries in one axis: JAX cannot tell where they lie when the last axis is split.
-Folded = made(
-    "Folded",
-    family_id="test-package.folded.v1",
-    lower_to_standard_ops=lambda self, x: [x.reshape(-1)],
-)
+class Folded(ExtensionOp):
+    """All entries in one axis: JAX cannot tell where they lie when the last axis is split."""
+
+    family_id = "test-package.folded.v1"
+
+    def lower_to_standard_ops(self, x):
+        return [x.reshape(-1)]
 
 
 @pytest.mark.clause("X13.5")

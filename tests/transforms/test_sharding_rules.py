@@ -13,10 +13,10 @@ from jax.sharding import AxisType
 
 import tenferro_jax as tj
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension import ExtensionRuntimeSet, Kernel, ShardingRule, apply
+from tenferro_jax.extension import ExtensionOp, ExtensionRuntimeSet, Kernel, ShardingRule, apply
 from tenferro_jax.extension.routes import RouteKind, routes
 
-from ..helpers import collectives, ends_in, made, mesh, near
+from ..helpers import collectives, ends_in, mesh, near
 
 pytestmark = pytest.mark.cpu
 P = jax.P
@@ -147,14 +147,17 @@ def kernel(op, x):
     return (jnp.sin(x),)
 
 
-# An op without a lowering: a kernel of its own and a rule.
-Sine = made(
-    "Sine",
-    family_id="test-package.split_sine.v1",
-    infer_output_meta=lambda self, inputs: [inputs[0]],
-    sharding_rule=lambda self, inputs: ShardingRule("... -> ..."),
-    runtimes=ExtensionRuntimeSet(Kernel("test-package.split_sine.v1", "cpu", kernel)),
-)
+class Sine(ExtensionOp):
+    """An op without a lowering: a kernel of its own and a rule."""
+
+    family_id = "test-package.split_sine.v1"
+    runtimes = ExtensionRuntimeSet(Kernel("test-package.split_sine.v1", "cpu", kernel))
+
+    def infer_output_meta(self, inputs):
+        return [inputs[0]]
+
+    def sharding_rule(self, inputs):
+        return ShardingRule("... -> ...")
 
 
 @pytest.mark.clause("X13.11", "X8.4")
@@ -239,13 +242,18 @@ MISTAKEN = [(ShardingRule(factors, merge="sum"), text) for factors, text in TEXT
 @pytest.mark.parametrize(("rule", "text"), MISTAKEN)
 def test_a_mistake_in_a_rule_is_named(rule, text):
     """Where it is first needed: on several devices."""
-    times = made(
-        "Mistaken",
-        family_id="test-package.mistaken.v1",
-        input_count=2,
-        lower_to_standard_ops=lambda self, x, y: (x @ y,),
-        sharding_rule=lambda self, inputs: rule,
-    )()
+
+    class Mistaken(ExtensionOp):
+        family_id = "test-package.mistaken.v1"
+        input_count = 2
+
+        def lower_to_standard_ops(self, x, y):
+            return (x @ y,)
+
+        def sharding_rule(self, inputs):
+            return rule
+
+    times = Mistaken()
     x, y = placed("rows", (np.ones((8, 4), np.float32), np.ones((4, 2), np.float32)))
     ends_in(lambda: jax.jit(lambda *xs: apply(times, *xs))(x, y), InvalidConfig, re.escape(text))
     assert apply(times, np.ones((8, 4)), np.ones((4, 2)))[0].shape == (8, 2)
