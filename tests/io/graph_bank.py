@@ -27,9 +27,9 @@ from tenferro_jax.shapes import meta_of
 
 from ..cases import CASES as EXTENSION_CASES
 from ..ext_tropical import sums  # noqa: F401 (registers the semiring of a golden file)
-from ..extension.test_identity import Color, Holder
+from ..extension.payload_ops import Color, Holder
 from ..graph.test_guards import Together
-from ..ops.test_vocabulary import CASES as OP_CASES
+from ..ops.op_cases import CASES as OP_CASES
 
 Pair = namedtuple("Pair", "first second")
 F64 = np.dtype("float64")

@@ -16,7 +16,7 @@ import jax
 
 from tenferro_jax import TenferroError, from_wire, to_wire
 
-from ..extension.test_identity import Holder
+from ..extension.payload_ops import Holder
 from ..sweep import times
 from . import hostile_exported
 from .graph_bank import register_families

@@ -18,7 +18,7 @@ from tenferro_jax.ops.vocabulary import VOCABULARY
 
 from ..helpers import ends_in
 from ..sweep import ALL
-from .test_vocabulary import CASES
+from .op_cases import CASES
 
 # No derivative with respect to any input.
 NOWHERE = {"Zeta", "IgammaGradA", "HouseholderProduct"}
