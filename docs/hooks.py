@@ -18,6 +18,7 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).parent.parent
 OUTSIDE = {
+    "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
     **{
@@ -54,6 +55,7 @@ def on_files(files: Any, config: Any) -> Any:
     made |= {f"examples/{path.stem}.md": example_page(path) for path in EXAMPLES}
     for page in ROOT.glob("docs/notebooks/*.md"):
         made[f"notebooks/{page.stem}.ipynb"] = json.dumps(notebook(page), indent=1)
+    made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"  # it has tabs
     for uri, text in made.items():
         files.append(File.generated(config, uri, content=text))
     return files

@@ -65,7 +65,8 @@ def both_modes(f: Callable[..., Result], *, opaque: str = "refuse") -> Callable[
     Raises:
       InvalidConfig: not a function, or another `opaque`.
       Unsupported: later, in forward mode, if JAX cannot transpose a `bwd`, or with
-        "differentiate" cannot differentiate the function; the text names it and its line.
+        "differentiate" cannot differentiate the function; in both modes, if a `fwd` closes over
+        an array that a transform inside `f` traces. The text names the function and its line.
 
     Gradient: where a rule is not the derivative on purpose, as in clipped or straight-through
       gradients, both modes follow the rule. In a second derivative JAX differentiates `fwd`, as it
@@ -136,13 +137,15 @@ def replaced(all_: Sequence[object], places: Sequence[int], some: Sequence[objec
     return [given.get(i, x) for i, x in enumerate(all_)]
 
 
-def _arrays(values: Sequence[Any]) -> list[jax.Array]:
-    """Values as arrays: a literal of a jaxpr is none. Python numbers stay weak: beside float16, one
-    that a rule holds must not make it float32.
+def _arrays(values: Sequence[Any], dtypes: Sequence[np.dtype] = ()) -> list[jax.Array]:
+    """Values as arrays, of their own or other dtypes: a literal of a jaxpr is none. Python numbers
+    stay weak: beside float16, one that a rule holds must not make it float32.
     """
     weak = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in values]
-    dtypes = [jax.typeof(x).dtype for x in values]
-    return [x if x.dtype == d else x.astype(d) for x, d in zip(weak, dtypes, strict=True)]
+    dtypes = dtypes or [jax.typeof(x).dtype for x in values]
+    return [  # what is cast is not weak any more
+        x if x.dtype == d else x.astype(d) for x, d in zip(weak, dtypes, strict=True)
+    ]
 
 
 def _moving(tangents: Sequence[Tangent]) -> list[int]:
@@ -192,9 +195,19 @@ class _CustomVjp:
             outs, pull = jax.vjp(_of(self.fn, primals, places), *(primals[i] for i in places))
             return outs, (pull, primals if self.opaque == "differentiate" else ())
 
-        known = self.rule(places)
-        is_plain = known is not None and not needs_both_modes(known)
-        found, kept = (forward if is_plain else _in_both(forward, self.opaque))(list(primals))
+        try:
+            known = self.rule(places)
+            is_plain = known is not None and not needs_both_modes(known)
+            found, kept = (forward if is_plain else _in_both(forward, self.opaque))(list(primals))
+        except jax.errors.UnexpectedTracerError as error:
+            raise Unsupported(
+                where=self.place,
+                given="a fwd that closes over an array which a transform inside traces, such as "
+                "vmap or scan",
+                needed="a fwd of its arguments and of concrete arrays: both_modes traces a "
+                "function before it differentiates it, as jax.jit does",
+                fix="Pass the array to the jax.custom_vjp as an argument.",
+            ) from error
         leaves, tree = jax.tree.flatten(kept)
         outs, residuals = _arrays(found), _arrays(leaves)
         rule, held = self._tangents(outs, residuals, tree, places)
@@ -350,7 +363,7 @@ class _Call:
     def jvp(self, primals: Arrays, tangents: Sequence[Tangent]) -> tuple[Arrays, list[Any]]:
         """The results of `fwd`, and their tangents."""
         places, primals = _moving(tangents), _arrays(primals)
-        moving = [jnp.asarray(tangents[i], primals[i].dtype) for i in places]
+        moving = _arrays([tangents[i] for i in places], [primals[i].dtype for i in places])
         if not moving:
             outs = _call.bind(*primals, call=self)
             return outs, list(map(jax_seam.zero_tangent, outs))

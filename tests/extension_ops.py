@@ -26,8 +26,9 @@ from tenferro_jax.extension import (
 
 @dataclasses.dataclass(frozen=True)
 class ScaledSquare(ExtensionOp):
-    family_id = "test-package.scaled_square.v1"
     """factor * x**2, lowered; its rule differs from JAX's derivative by `mark`."""
+
+    family_id = "test-package.scaled_square.v1"
 
     factor: float = 1.0
 
@@ -115,9 +116,10 @@ class BilinearRule(ExtensionAdRule):
 
 
 class MaxAndIndex(ExtensionOp):
+    """Maximum over the last axis and its index: two outputs, one of them an integer."""
+
     family_id = "test-package.max_and_index.v1"
     output_count = 2
-    """Maximum over the last axis and its index: two outputs, one of them an integer."""
 
     def lower_to_standard_ops(self, x):
         return (jnp.max(x, -1), jnp.argmax(x, -1).astype(jnp.int32))
@@ -136,8 +138,9 @@ class MaxAndIndexRule(ExtensionAdRule):
 
 @dataclasses.dataclass(frozen=True)
 class KernelSine(ExtensionOp):
-    family_id = "test-package.kernel_sine.v1"
     """sin, with a kernel for cpu that adds `offset`, so that the result shows the route."""
+
+    family_id = "test-package.kernel_sine.v1"
 
     offset: float = 0.0
 
@@ -154,8 +157,9 @@ def sine_kernel(op, x):
 
 
 class KernelCosine(ExtensionOp):
-    family_id = "test-package.kernel_cosine.v1"
     """cos, with only kernels."""
+
+    family_id = "test-package.kernel_cosine.v1"
 
     def infer_output_meta(self, inputs):
         return inputs
@@ -165,8 +169,9 @@ class KernelCosine(ExtensionOp):
 
 
 class Difference(ExtensionOp):
-    family_id = "test-package.difference.v1"
     """x[..., 1:] - x[..., :-1], lowered and linear."""
+
+    family_id = "test-package.difference.v1"
 
     def lower_to_standard_ops(self, x):
         return [x[..., 1:] - x[..., :-1]]
@@ -179,8 +184,9 @@ class Difference(ExtensionOp):
 
 
 class HostTanh(ExtensionOp):
-    family_id = "test-package.host_tanh.v1"
     """tanh in NumPy only."""
+
+    family_id = "test-package.host_tanh.v1"
 
     def infer_output_meta(self, inputs):
         return inputs
@@ -197,8 +203,9 @@ class HostTanhRule(ExtensionAdRule):
 
 
 class PlacedTanh(HostTanh):
-    family_id = "test-package.placed_tanh.v1"
     """tanh in NumPy only, with a sharding rule."""
+
+    family_id = "test-package.placed_tanh.v1"
 
     def sharding_rule(self, inputs):
         return ShardingRule("... -> ...")
@@ -210,9 +217,10 @@ class PlacedTanhRule(HostTanhRule):
 
 
 class HostProduct(ExtensionOp):
+    """x * y in NumPy only: two inputs, linear in each."""
+
     family_id = "test-package.host_product.v1"
     input_count = 2
-    """x * y in NumPy only: two inputs, linear in each."""
 
     def infer_output_meta(self, inputs):
         return [inputs[0]]
@@ -240,9 +248,10 @@ class HostProductRule(ExtensionAdRule):
 
 
 class SineAndCosine(ExtensionOp):
+    """(sin x, cos x): two differentiable outputs."""
+
     family_id = "test-package.sine_and_cosine.v1"
     output_count = 2
-    """(sin x, cos x): two differentiable outputs."""
 
     def lower_to_standard_ops(self, x):
         return (jnp.sin(x), jnp.cos(x))
@@ -255,8 +264,9 @@ class SineAndCosine(ExtensionOp):
 
 
 class Ranks(ExtensionOp):
-    family_id = "test-package.ranks.v1"
     """The rank of every entry along the last axis: only integers."""
+
+    family_id = "test-package.ranks.v1"
 
     def lower_to_standard_ops(self, x):
         return [jnp.argsort(jnp.argsort(x, -1), -1).astype(jnp.int32)]
@@ -285,8 +295,9 @@ class CumulativeProduct(ExtensionOp):
 
 @dataclasses.dataclass(frozen=True)
 class Softplus(ExtensionOp):
-    family_id = "test-package.softplus.v1"
     """log(1 + exp(x)), with a lowering that declines unless `standard`, and a host form."""
+
+    family_id = "test-package.softplus.v1"
 
     standard: bool = False
 

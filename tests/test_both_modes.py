@@ -159,6 +159,28 @@ def test_a_python_number_stays_weak_in_the_rules(number):
         np.testing.assert_array_equal(moved, np.float16(number) * np.asarray(x))
 
 
+def test_a_tangent_that_is_a_python_number_stays_weak():
+    f = jax.custom_vjp(lambda x: x * x)
+    f.defvjp(lambda x: (x * x, x), lambda x, g: (2 * x * g,))
+    _, moved = jax.jvp(both_modes(f), (3.0,), (1.0,))
+    assert (moved * jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("mode", ["grad", "jvp"])
+def test_a_rule_that_closes_over_what_an_inner_vmap_traces_is_named(mode):
+    """jax.grad(jax.jit(loss)) is refused too, but names nothing."""
+
+    def weighted(x, w):
+        by_w = jax.custom_vjp(lambda x: jnp.sin(x) * w)
+        by_w.defvjp(lambda x: (jnp.sin(x) * w, x), lambda x, g: (jnp.cos(x) * g,))
+        return by_w(x)
+
+    loss = both_modes(lambda x: jax.vmap(weighted)(x, x).sum())
+    x = np.array([1.0, 2.0])
+    call = {"grad": lambda: jax.grad(loss)(x), "jvp": lambda: jax.jvp(loss, (x,), (x,))}[mode]
+    ends_in(call, Unsupported, r"test_both_modes\.py:\d+.*closes over.*as an argument")
+
+
 def test_symbolic_zeros_reach_the_rules():
     seen = []
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ext_tropical import min_plus, tropical_einsum
 
-from . import examples
+from . import calls, examples
 
 HERE = pathlib.Path(__file__).parent
 CELL = re.compile(
@@ -71,6 +71,7 @@ def notebook(page: pathlib.Path) -> Iterator[tuple[str, Figure]]:
 def main(folder: pathlib.Path = HERE) -> None:
     """Draw them all."""
     save("roads", roads(), folder)
+    save("call", calls.call(), folder)
     for name, picture in examples.pictures():
         save(name, picture, folder)
     for page in sorted(HERE.parent.glob("notebooks/*.md")):

@@ -142,7 +142,7 @@ class Network(Factors):
           An Assignment: value, labels {variable: int32}, feasible (False if all assignments are
           impossible, when labels mean nothing). With k each has an axis of k, or of the number of
           all assignments, if that is less; value -inf, labels -1 and feasible False where fewer
-          are possible.
+          are possible. If the value is NaN, labels and feasible mean nothing.
 
         Raises:
           InvalidConfig: k below 1, or 2**31 labels and more.
@@ -301,10 +301,10 @@ class Network(Factors):
             transform the result is NaN.
           DTypeError: tables of integers.
 
-        Precision: scores are taken from those of a best assignment, so large ones that all likely
-        assignments share cost no digits; outside transforms only where scores may add up to more
-        than 512 T, which costs a probability in float32 3e-5 of itself. Differences within a table
-        below its size times the rounding of the dtype are lost.
+        Precision: large scores that all likely assignments share cost no digits, because scores
+        are taken from those of a best assignment. Outside transforms this is done where scores may
+        add up to more than 512 T; smaller ones cost a probability in float32 at most 3e-5 of
+        itself. Differences within a table below its size times the rounding of the dtype are lost.
 
         Gradient: any order, forward and reverse.
 

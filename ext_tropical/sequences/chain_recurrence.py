@@ -66,7 +66,7 @@ def ordered(op: Op, transition: jax.Array) -> jax.Array:
     return transition[:, ::-1] if op.band else transition
 
 
-def _arriving(op: Op, message: jax.Array, matrix: jax.Array) -> jax.Array:
+def arriving(op: Op, message: jax.Array, matrix: jax.Array) -> jax.Array:
     """The score of what leads to each state by each state before: an array (rows, S), rows in the
     order of the states before.
     """
@@ -95,7 +95,7 @@ def relative(emission: jax.Array) -> tuple[jax.Array, jax.Array]:
     return emission - tops, jnp.sum(tops)
 
 
-def _log_sum_exp(x: jax.Array) -> jax.Array:
+def log_sum_exp_of(x: jax.Array) -> jax.Array:
     """Over the first axis."""
     greatest = lax.stop_gradient(jnp.max(x, 0))
     total = jnp.sum(jnp.exp(x - finite_max(x, 0)), 0)
@@ -183,7 +183,7 @@ def messages_of(
         matrix = replaced(op, t < length, transition[0] if own is None else own, one)
         # Of derivatives that are differentiated the tangents too would add up from time to time.
         shift = [finite_max(message, still=not op.curved)[0]] if is_log else []
-        candidates = _arriving(op, message, matrix)
+        candidates = arriving(op, message, matrix)
         if winners:
             arrived, found = (
                 together(algebra, candidates, 0)
@@ -191,7 +191,7 @@ def messages_of(
                 else one_by_one(algebra, [*candidates])
             )
         else:
-            arrived = _log_sum_exp(candidates) if is_log else algebra.best(candidates, 0)
+            arrived = log_sum_exp_of(candidates) if is_log else algebra.best(candidates, 0)
         # Of the message before: XLA CPU need not wait for it.
         arrived, message = (x - shift[0] if is_log else x for x in (arrived, message))
         new = replaced(op, t < length, algebra.times(arrived, seen), message)
@@ -206,7 +206,7 @@ def messages_of(
     last, (kept, *shifts), taken = over_times(op, body, first, transition, emission, length, unroll)
     kept = kept if winners else jnp.append(first[None], kept, 0)
     score = (
-        _log_sum_exp(last) + jnp.sum(shifts[0]) + tops
+        log_sum_exp_of(last) + jnp.sum(shifts[0]) + tops
         if is_log
         else algebra.times(algebra.best(last, 0), taken)
     )

@@ -461,8 +461,8 @@ def op(
       ADRuleError: later, if it is differentiated, has no rule and JAX cannot differentiate it, as
         where a callback, `def_host` or a kernel alone computes it.
 
-    A NumPy array that the function closes over is read once, as under jit: pass it as an argument
-    if it changes.
+    What the function closes over must not change: calls outside jit keep the program that they
+    traced, and a transform traces the function again. Pass an array that changes as an argument.
 
     Cost: a call on concrete arrays takes some 20 us more than a call of an equal jitted function;
       nothing at run time inside jit.

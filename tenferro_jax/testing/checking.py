@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from .. import jax_seam
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
@@ -146,6 +147,12 @@ def examination(
     target: object, examples: Sequence[Sequence[PyTree]], settings: dict[str, Any]
 ) -> Examination:
     """The checks of an op, or of any function at each example."""
+    if not jax_seam.is_eager():
+        raise InvalidConfig(
+            where="check",
+            given="a call inside a transform, such as jit or grad",
+            needed="a call outside: the checks make transforms of their own",
+        )
     fn: Any = target
     if _is_op(target):
         op, given, kernels = of_function(fn, examples, settings["runtimes"])
@@ -220,8 +227,8 @@ def check(
       The report; print it, or call `raise_if_failed()`.
 
     Raises:
-      InvalidConfig: not a function or op, no examples of an op, or an invalid argument; or an
-        example whose number of arrays is not that of the inputs.
+      InvalidConfig: not a function or op, no examples of an op, or an invalid argument; an
+        example whose number of arrays is not that of the inputs; or a call inside a transform.
 
     Example:
       >>> import jax, jax.numpy as jnp, numpy as np

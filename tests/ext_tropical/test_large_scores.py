@@ -12,6 +12,7 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import Chain, Network, log_sum_exp, tropical_einsum
+from ext_tropical.sequences import chain_entropy
 from tenferro_jax.errors import InvalidConfig
 
 from ..helpers import ends_in
@@ -296,3 +297,57 @@ def test_no_chains_have_no_large_scores(lead, has_final, way):
     chain = Chain(np.zeros(3, np.float32), np.zeros((3, 3), np.float32), emission, final=final)
     ask = way(lambda chain: (chain.log_partition(), chain.marginals().states, chain.entropy()))
     assert [x.shape for x in ask(chain)] == [lead, emission.shape, lead]
+
+
+LARGE = np.array([[1e6, 0.0], [0.0, 0.0], [0.3, 0.7]])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_large_scores_of_a_chain_cost_its_entropy_no_digits(way):
+    """Two choices are certain, and a third is free: log_partition is 2e6."""
+    chain = Chain(*(x.astype("float32") for x in (LARGE[0], np.zeros((2, 2)), LARGE)))
+    p = 1 / (1 + np.exp(-0.4))
+    entropy = WAYS[way](lambda chain: chain.entropy())
+    want = -p * np.log(p) - (1 - p) * np.log(1 - p) + np.log(2)
+    np.testing.assert_allclose(entropy(chain), want, rtol=1e-5)
+    emissions = jnp.stack([chain.emission, jnp.zeros((3, 2), jnp.float32)])
+    several = Chain(chain.initial, chain.transition, emissions)
+    np.testing.assert_allclose(entropy(several), [want, 2 * np.log(2)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e8, 1e30])
+def test_the_entropy_of_a_certain_sequence_is_zero(scale):
+    initial, transition = np.array([0.1, 0.7]), np.array([[0.2, -0.5], [0.8, 0.3]])
+    emission = np.array([[0.3, -0.2], [0.6, 0.1], [-0.9, 0.4]])
+    for dtype in (np.float32, np.float64):
+        scores = [(x * scale).astype(dtype) for x in (initial, transition, emission)]
+        np.testing.assert_allclose(Chain(*scores).entropy(), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["plain", "band", "steps", "columns"])
+def test_the_entropy_by_times_has_the_derivatives_of_that_from_the_expectation(form, monkeypatch):
+    rng = np.random.default_rng(3)
+    lead = (4,) if form == "steps" else ()
+    rows = 2 if form == "band" else 3
+    scores = [rng.normal(size=s) for s in ((3,), (*lead, rows, 3), (5, 3))]
+    scores[1][..., 0, 1] = -np.inf
+    more = (
+        {"banded": True} if form == "band" else {"columns": [0, 2, 0]} if form == "columns" else {}
+    )
+    scores[2][4] = np.nan  # behind the length
+    entropy = lambda *scores: Chain(*scores, lengths=4, **more).entropy()
+
+    def orders(*scores):
+        return (
+            entropy(*scores),
+            jax.grad(entropy, (0, 1, 2))(*scores),
+            jax.hessian(entropy)(*scores),
+        )
+
+    found = []
+    for tolerance in (1e3, 0.0):  # the one way, the other one
+        monkeypatch.setattr(chain_entropy, "TOLERANCE", tolerance)
+        jax.clear_caches()
+        found.append(jax.jit(lambda *scores: orders(*scores))(*scores))
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10)
+    jax.tree.map(close, *found)

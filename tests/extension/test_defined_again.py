@@ -347,3 +347,18 @@ def test_an_object_whose_class_was_exchanged_is_of_the_new_class():
     object.__setattr__(old, "__class__", new)
     equal((apply(old, X)[0], 3 * X), (jax.jit(lambda x: apply(old, x)[0])(X), 3 * X))
     assert old == new()
+
+
+def test_an_op_that_calls_one_that_is_defined_again_calls_the_new_one():
+    """In its value as in its gradient."""
+    space = {"__name__": "a_notebook"}
+    inner = '@tj.op("test-again.inner.v1")\ndef inner(x):\n    return FACTOR * x\n'
+    outer = '@tj.op("test-again.outer.v1")\ndef outer(x):\n    return inner(x) + 1\n'
+    exec(HEAD + inner.replace("FACTOR", "2"), space)
+    exec(HEAD + outer, space)
+    x = np.array([1.0, 2.0])
+    equal((space["outer"](x), 2 * x + 1))
+    exec(HEAD + inner.replace("FACTOR", "20"), space)
+    value, slope = jax.value_and_grad(lambda x: space["outer"](x).sum())(x)
+    assert value == (20 * x + 1).sum()
+    equal((space["outer"](x), 20 * x + 1), (slope, [20.0, 20.0]))

@@ -545,3 +545,14 @@ def test_the_callers_programs_stay_compiled():
         before = len(traces)
         f(DATA)
     assert len(traces) == before
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.grad, jax.vmap])
+def test_inside_a_transform_it_is_refused(wrap):
+    closing = lambda x: x * tj.check(lambda y: y * x, np.ones(3)).ok
+    for call in (closing, lambda x: x * tj.check(jnp.sin, x).ok):
+        ends_in(
+            lambda c=call: wrap(c)(jnp.ones(2) if wrap is not jax.grad else 1.0),
+            InvalidConfig,
+            "outside",
+        )

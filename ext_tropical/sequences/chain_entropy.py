@@ -1,0 +1,97 @@
+"""The entropy of the distribution of a chain's sequences, in two ways.
+
+It is the score of all sequences less its expectation. Both may be so large that their difference
+has no digits. The other way goes from time to time: it adds what is not known of a state if the
+next one is. Each of these parts is at most log S.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tenferro_jax.extension import apply
+
+from .alignment_op import diagonals
+from .chain_op import ChainScore
+from .chain_recurrence import (
+    arriving,
+    finite_max,
+    length_of,
+    log_sum_exp_of,
+    ordered,
+    relative,
+    replaced,
+)
+
+TOLERANCE = 1e-3  # what rounding may cost, of 1 + entropy
+
+
+def from_expectation(op: ChainScore, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The score less its expectation, both without what all states of a time share; and whether
+    rounding may cost more than TOLERANCE.
+
+    Args:
+      op: of the score under log_sum_exp, with its details.
+      *arrays: its inputs.
+    """
+    emission, _ = relative(arrays[2])
+    score, *uses = apply(op, *arrays[:2], emission, *arrays[3:])
+    scores = (*arrays[:2], emission)
+    used = [use * jnp.where(use > 0, x, 0) for use, x in zip(uses, scores, strict=False)]
+    entropy = jnp.maximum(score - sum(map(jnp.sum, used)), 0)
+    size = abs(score) + sum(jnp.sum(abs(x)) for x in used)
+    rounding = float(jnp.finfo(score.dtype).eps) * size
+    is_rounded = (rounding > TOLERANCE * (1 + entropy)) & (abs(score) < jnp.inf)
+    return jnp.where(score == -jnp.inf, score, entropy), is_rounded
+
+
+def by_times(op: ChainScore, *arrays: jax.Array) -> jax.Array:
+    """From time to time: the entropy of what leads to a state is that of the state before, and of
+    what leads to that.
+
+    Args:
+      op, *arrays: as `from_expectation` takes them, of a score that is finite.
+    """
+    initial, transition, emission, *others = op.of_states(arrays)
+    length, count = length_of(op, emission, others), emission.shape[0]
+    emission, _ = relative(emission)
+    transition = ordered(op, transition)
+    # A row for time 0, which nothing leads to: JAX has no scan of T - 1 steps for a symbolic T.
+    own = None if transition.shape[0] == 1 else jnp.pad(transition, [(1, 0), (0, 0), (0, 0)])
+
+    def step(
+        state: tuple[jax.Array, jax.Array], given: tuple[jax.Array, jax.Array | None, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
+        message, unknown = state
+        t, own, seen = given
+        candidates = arriving(op, message, transition[0] if own is None else own)
+        arrived = log_sum_exp_of(candidates)
+        parts = _weighted(candidates, arrived[None], _of_rows(op, unknown, candidates))
+        added = jnp.sum(parts, 0)
+        message = jnp.where(t == 0, initial, arrived) + seen
+        message = message - finite_max(message)
+        new = message, jnp.where(t == 0, 0, added)
+        return replaced(op, t < length, new, state), None
+
+    times = jnp.arange(count, dtype=jnp.int32)
+    body = jax.checkpoint(step, prevent_cse=False)
+    first = jnp.zeros_like(initial), jnp.zeros_like(initial)
+    (last, unknown), _ = lax.scan(body, first, (times, own, emission))
+    return jnp.sum(_weighted(last, log_sum_exp_of(last), unknown))
+
+
+def _of_rows(op: ChainScore, states: jax.Array, candidates: jax.Array) -> jax.Array:
+    """A number of each state, for the candidates that come from it."""
+    if not op.band:
+        return states[:, None]
+    whole = jnp.concatenate([jnp.zeros(op.band - 1, states.dtype), states])
+    return diagonals(jnp.broadcast_to(whole, (op.band, len(whole))), candidates.shape[1])
+
+
+def _weighted(scores: jax.Array, total: jax.Array, unknown: jax.Array) -> jax.Array:
+    """p (unknown - log p) of each, where log p is the score less the total."""
+    parts = scores - jnp.where(abs(total) < jnp.inf, total, 0)
+    chance = jnp.exp(parts)
+    return chance * (unknown - jnp.where(chance > 0, parts, 0))
