@@ -56,9 +56,40 @@ def on_files(files: Any, config: Any) -> Any:
     for page in ROOT.glob("docs/notebooks/*.md"):
         made[f"notebooks/{page.stem}.ipynb"] = json.dumps(notebook(page), indent=1)
     made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"  # it has tabs
+    made["llms.txt"] = for_language_models(config, made)
     for uri, text in made.items():
         files.append(File.generated(config, uri, content=text))
     return files
+
+
+def for_language_models(config: Any, made: dict[str, str]) -> str:
+    """The pages of the navigation with the first sentence of each, as llmstxt.org describes it."""
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}"]
+
+    def add(entry: Any, title: str, level: int) -> None:
+        if isinstance(entry, list):
+            if title:
+                lines.extend(["", f"{'#' * level} {title}", ""])
+            for part in entry:
+                for name, below in part.items() if isinstance(part, dict) else [("", part)]:
+                    add(below, name, level + 1)
+            return
+        page = ROOT / "docs" / entry
+        text = made.get(entry) or page.read_text()
+        target = f"{entry.removesuffix('.md')}.html".replace("README.html", "index.html")
+        lines.append(f"- [{title or 'Overview'}]({target}): {opening(text)}")
+
+    add(config["nav"], "", 1)
+    return "\n".join(lines) + "\n"
+
+
+def opening(text: str) -> str:
+    """The first sentence of a page."""
+    words = PART.sub("", re.sub(r"\A---.*?---", "", text, flags=re.DOTALL))
+    paragraphs = (part.strip() for part in words.split("\n\n"))
+    first = next((part for part in paragraphs if re.match(r"[\w*`\[-]", part)), "")
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(first.split()))
+    return re.split(r"(?<=[.!?:]) ", plain)[0].lstrip("- ")
 
 
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:

@@ -72,6 +72,11 @@ def test_the_site(tmp_path):
     pages = {path: Page(path) for path in tmp_path.rglob("*.html")}
     assert len(pages) > 40
     assert list(dead_links(tmp_path, pages)) == []
+    listed = re.findall(
+        r"^- \[.+\]\((.+)\): .{10}", (tmp_path / "llms.txt").read_text(), re.MULTILINE
+    )
+    assert len(listed) > 40
+    assert all((tmp_path / page).exists() for page in listed)
     foreign = {url for page in pages.values() for url in page.loaded if url.startswith("http")}
     assert foreign == set()
     for package, page in PACKAGES.items():

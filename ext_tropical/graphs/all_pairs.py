@@ -296,8 +296,8 @@ def _floyd_warshall(
     wanted: ArrayLike = True,
 ) -> tuple[jax.Array, Any, jax.Array]:
     """The values of best walks by edges of `start`; if tracked, the node before the last of each;
-    and which nodes were found on a cycle that is better than the empty walk. After the first of
-    these values may be anything.
+    and which nodes were found on a cycle that is better than the empty walk. If there are such
+    nodes, the values mean nothing.
 
     In a tracked closure a walk takes the place of another one only if it is better, and of equal
     ones the first winner does. So the nodes before the last are a tree for each row, also where

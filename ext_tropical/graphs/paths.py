@@ -324,13 +324,14 @@ def shortest_paths(
 ) -> ShortestPaths:
     """The best paths from some nodes to all others, along edges.
 
-    Under min_plus the shortest, under max_plus the longest; under min_max those whose greatest
-    weight is least, as the safest. The widest are -distances of -weights under min_max. Under
-    or_and, with weights of bool, what can be reached. The most reliable, of the greatest product of
-    probabilities p, are exp(-distances) of -log(p).
+    min_plus finds the shortest paths and max_plus the longest. min_max finds those whose greatest
+    weight is least; for the widest paths pass -weights under min_max and take -distances. or_and,
+    of weights of bool, finds what can be reached. For the most reliable paths, whose product of
+    probabilities p is greatest, pass -log(p) under min_plus and take exp(-distances).
 
-    Of the best paths whose parts are best too, every platform takes the one of fewest edges, then
-    the one whose last edge has the least sender, then the one whose last edge is listed first.
+    At a tie every platform takes the path with the fewest edges; among these the one whose last
+    edge has the least sender, and then the one whose last edge is listed first. A tie is looked at
+    among paths whose parts are best paths too.
 
     Args:
       graph: an EdgeGraph.

@@ -48,8 +48,8 @@ class Network(Factors):
     A pytree: the tables are leaves, all else is static. Every method works on concrete tables and
     inside jit, vmap and grad; under vmap tables, or the values of `given`, have one more axis.
 
-    A chain of 16 variables and more, of concrete tables of one size, is answered as a `Chain`, but
-    for the k best and counts.
+    If the tables form a chain of 16 variables or more, are concrete and have one size, a `Chain`
+    answers all questions but those for the k best and for counts.
 
     Args:
       equation: the labels of the tables, as for einsum, with no labels in the output: "ab,bc->".

@@ -43,8 +43,7 @@ class Rule(NamedTuple):
     Attributes:
       candidate: (lanes, which of a turn's, the arrays so far) -> a candidate of each lane.
       fold: two candidates -> one; any order gives the same.
-      cells: (lanes, what all candidates of a cell are folded to) -> what is written, one for each
-        array.
+      cells: (lanes, what the fold made of each cell's candidates) -> the arrays to write.
     """
 
     candidate: Callable[[Lanes, int, Found], Found]

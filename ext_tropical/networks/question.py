@@ -50,10 +50,10 @@ _planned = functools.lru_cache(maxsize=256)(planned)
 class Question(ExtensionOp):
     """A question to a network of tables, whose payload has the plan as text, in its field `plan`.
 
-    A family says under which semiring it is asked (`algebra`), by which number the native library
-    knows it (`number`), which arrays it takes and gives, the tables first (`arrays`), and, if it is
-    about some tables alone, their numbers (`active`). Shapes, dtypes, the split over devices and
-    the native call follow; `in_loops` answers in standard ops.
+    A family sets `algebra`, the semiring; `number`, which the native library knows it by; `arrays`,
+    which it takes and gives, the tables first; and `active`, the numbers of the tables that it is
+    about, if these are not all. Shapes, dtypes, the split over devices and the native call follow
+    from these. `in_loops` answers in standard ops.
     """
 
     @property

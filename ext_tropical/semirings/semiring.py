@@ -115,8 +115,8 @@ class Semiring:
         raise NotImplementedError
 
     def identity(self, dtype: np.dtype) -> ArrayLike:
-        """The value that loses to every candidate, where a sum or a search begins: the zero, unless
-        entries may be worse, as -1 under max_mul.
+        """The value at which a sum or a search begins: it loses to every candidate. It is the zero,
+        unless entries may be worse than the zero, as -1 is under max_mul.
         """
         return self.zero(dtype)
 

@@ -408,7 +408,7 @@ def along(
 # Inside a compiled program by XLA's FFI; on concrete arrays by a call that compiles nothing.
 
 
-MOST_ELEMENTS = 1 << 29  # of a sequence that the library can count
+MOST_ELEMENTS = 1 << 29  # the longest sequence whose elements the library can count
 
 
 def _attributes(op: Any) -> dict[str, Any]:

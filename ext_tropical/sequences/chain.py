@@ -113,8 +113,8 @@ class Chain:
 
     The arrays are checked when a method is called. If the T S messages of `best` (T S k with k),
     `marginals` or a gradient take more than 16 MB, the native kernel keeps those of sqrt(T) times,
-    and computes the others again. Samples need all messages, and with columns there is an emission
-    (T, S), too.
+    and computes the others again. `sample` keeps all messages; with columns it makes an emission
+    (T, S) first.
 
     Raises:
       ShapeError, DTypeError: by each method: the arrays do not fit.

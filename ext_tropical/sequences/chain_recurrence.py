@@ -169,9 +169,11 @@ def messages_of(
     *others: jax.Array,
     winners: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The score; all messages, (T, S); and the last one. Sums are less some number at each time.
-    Behind the length messages are that at its end. With winners, instead of all messages the number
-    of the first best candidate of each state, int32 (T - 1, S).
+    """The score; the messages of all times, (T, S); and the last message.
+
+    Under log_sum_exp a number is taken from the message of each time. Behind the length a message
+    is the one at the length. With winners the second result has the number of the first best
+    candidate of each state, int32 (T - 1, S), in place of the messages.
     """
     algebra, length = op.algebra, length_of(op, emission, others)
     is_log = isinstance(algebra, LogSumExp)
@@ -307,7 +309,7 @@ def _exact(op: Op, *inputs: jax.Array) -> State:
 def _scaled(
     op: Op, initial: jax.Array, moves: jax.Array, seen: jax.Array, *others: jax.Array
 ) -> tuple[jax.Array, Values]:
-    """The sums of numbers; before them whether floors have no part in them."""
+    """Whether floors have no part in the sums; and the sums, which are numbers."""
     initial, moves, seen, *others = op.of_states((initial, moves, seen, *others))
     kind, length, (count, states) = jnp.finfo(seen.dtype), length_of(op, seen, others), seen.shape
     # A number and a move at their floors have a product that is normal, so that 0 means that a
@@ -394,11 +396,11 @@ def _scaled(
 # one of exponents of 2. Float32 alone: TPUs have no access to the bits of float64.
 
 Number = tuple[jax.Array, jax.Array]
-NONE = -(2**29)  # the exponent of 0, which numbers are that have one below
+NONE = -(2**29)  # the exponent of 0; a number with a lesser exponent becomes 0
 
 
 def _number(logs: jax.Array) -> Number:
-    """Of at most about 0; 0 of less than -9e7."""
+    """The number of each logarithm, which is at most about 0; below -9e7 the number is 0."""
     exponents = jnp.floor(logs / math.log(2))
     none, high = exponents < -(2**27), 355 / 512  # whose product with an exponent is exact
     digits = jnp.exp(logs - exponents * high - exponents * (math.log(2) - high))
