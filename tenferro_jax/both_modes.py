@@ -27,9 +27,15 @@ from jax.custom_derivatives import SymbolicZero
 from jax.tree_util import PyTreeDef
 
 from . import jax_seam
-from .errors import InvalidConfig, Unsupported, first_line, require_kind
+from .errors import InvalidConfig, Unsupported, require_kind
 from .jax_seam import Aval, Axis, ClosedJaxpr, Eqn, Jaxpr, Tangent
-from .linear import FORWARD_MODE, NotTransposed, linear_transpose, transpose_of_bwd
+from .linear import (
+    NotTransposed,
+    holds_an_inner_tracer,
+    instead_of,
+    linear_transpose,
+    transpose_of_bwd,
+)
 from .shapes import PyTree, is_inexact
 
 Arrays: TypeAlias = Sequence[jax.Array]
@@ -200,14 +206,7 @@ class _CustomVjp:
             is_plain = known is not None and not needs_both_modes(known)
             found, kept = (forward if is_plain else _in_both(forward, self.opaque))(list(primals))
         except jax.errors.UnexpectedTracerError as error:
-            raise Unsupported(
-                where=self.place,
-                given="a fwd that closes over an array which a transform inside traces, such as "
-                "vmap or scan",
-                needed="a fwd of its arguments and of concrete arrays: both_modes traces a "
-                "function before it differentiates it, as jax.jit does",
-                fix="Pass the array to the jax.custom_vjp as an argument.",
-            ) from error
+            raise holds_an_inner_tracer(self.place) from error
         leaves, tree = jax.tree.flatten(kept)
         outs, residuals = _arrays(found), _arrays(leaves)
         rule, held = self._tangents(outs, residuals, tree, places)
@@ -256,7 +255,7 @@ class _CustomVjp:
             except Unsupported as refusal:
                 if self.opaque == "refuse":
                     raise
-                return _instead_of(
+                return instead_of(
                     refusal, functools.partial(push, known[: len(residuals)], tangents)
                 )
 
@@ -320,22 +319,6 @@ def _pulled(pull: Callable[..., Arrays], count: int, *arrays: jax.Array) -> Arra
 
 def _is_traced(value: object) -> bool:
     return isinstance(value, jax.core.Tracer)
-
-
-def _instead_of(refusal: Unsupported, push: Callable[[], Arrays]) -> Arrays:
-    """The tangents by the derivative of the function, where `bwd` has no transpose."""
-    try:
-        return push()
-    except (NotImplementedError, TypeError, ValueError) as error:
-        if not jax_seam.lacks_derivative(error):
-            raise
-        raise Unsupported(
-            where=refusal.where,
-            given=f"{refusal.given}; and a function that JAX cannot differentiate: "
-            f"{first_line(error)}",
-            needed=FORWARD_MODE,
-            fix="Publish what it calls by tenferro_jax.op, with a rule.",
-        ) from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

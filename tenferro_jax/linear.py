@@ -100,6 +100,35 @@ def transpose_of_bwd(
         ) from error
 
 
+def instead_of(refusal: Unsupported, push: Callable[[], Arrays]) -> Arrays:
+    """The tangents by the derivative of the function, where `bwd` has no transpose."""
+    try:
+        return push()
+    except (NotImplementedError, TypeError, ValueError) as error:
+        if not jax_seam.lacks_derivative(error):
+            raise
+        raise Unsupported(
+            where=refusal.where,
+            given=f"{refusal.given}; and a function that JAX cannot differentiate: "
+            f"{first_line(error)}",
+            needed=FORWARD_MODE,
+            fix="Publish what it calls by tenferro_jax.op, with a rule.",
+        ) from error
+
+
+def holds_an_inner_tracer(place: str) -> Unsupported:
+    """The error about a jax.custom_vjp, at this name and line, whose rule closes over a value of a
+    trace that has ended.
+    """
+    return Unsupported(
+        where=place,
+        given="a fwd that closes over an array which a transform inside traces, as vmap or scan",
+        needed="a fwd of its arguments and of concrete arrays: both_modes traces a function "
+        "before it differentiates it, as jax.jit does",
+        fix="Pass the array to the jax.custom_vjp as an argument.",
+    )
+
+
 def _raised_by_a_rule_of_ours(error: BaseException) -> bool:
     """Whether code of this package stands between the call of jax.linear_transpose and what raised:
     then an author's rule or a fault of ours has failed, and JAX has said nothing.

@@ -86,7 +86,7 @@ ASKED = {
 }
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("place", PLACES)
 def test_forward_mode_is_that_of_the_function_without_the_rule(place, asked):
@@ -95,6 +95,7 @@ def test_forward_mode_is_that_of_the_function_without_the_rule(place, asked):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), found, wanted)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("place", PLACES)
 def test_reverse_mode_is_that_of_the_function_to_the_bit(place):
     f = PLACES[place](sine, product)
@@ -175,7 +176,8 @@ def test_a_rule_that_closes_over_what_an_inner_vmap_traces_is_named(mode):
         by_w.defvjp(lambda x: (jnp.sin(x) * w, x), lambda x, g: (jnp.cos(x) * g,))
         return by_w(x)
 
-    loss = both_modes(lambda x: jax.vmap(weighted)(x, x).sum())
+    w = np.array([3.0, 4.0])
+    loss = both_modes(lambda x: jax.vmap(weighted)(x, w).sum())
     x = np.array([1.0, 2.0])
     call = {"grad": lambda: jax.grad(loss)(x), "jvp": lambda: jax.jvp(loss, (x,), (x,))}[mode]
     ends_in(call, Unsupported, r"test_both_modes\.py:\d+.*closes over.*as an argument")
@@ -360,6 +362,7 @@ WAYS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("is_linear", BWDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_forward_mode_has_all_of_a_rule_or_none(is_linear, way):

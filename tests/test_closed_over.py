@@ -266,8 +266,8 @@ def results(makers, held, way, asked, compiled):
     return run(jnp.asarray(X), jnp.asarray(WEIGHTS))
 
 
+@pytest.mark.few(8)
 @pytest.mark.cpu
-@pytest.mark.few(23)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("way", WAYS)

@@ -113,7 +113,7 @@ def test_every_page_is_in_the_navigation():
     listed = re.findall(
         r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
     )
-    made = {"benchmarks.md", "changelog.md"}
+    made = {"index.md", "benchmarks.md", "changelog.md"}
     made |= {f"examples/{path.stem}.md" for path in ROOT.glob("docs/examples/*.py")}
     written = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
     assert sorted(listed) == sorted(written | made)

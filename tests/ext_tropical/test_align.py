@@ -157,7 +157,7 @@ def test_log_sum_exp_is_of_all_alignments(options, shape, band):
     )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_derivatives_of_log_sum_exp(options):
     """By scores and gaps, first and second, with a forbidden pair."""
@@ -213,7 +213,7 @@ def test_derivatives_where_times_multiplies():
     )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("semiring", ["max_plus", log_sum_exp()])
 def test_a_padded_batch_is_exact(options, semiring):

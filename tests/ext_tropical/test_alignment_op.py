@@ -69,8 +69,8 @@ def lowered(op, *arrays):
 CASES = list(itertools.product(FORMS, SHAPES, BANDS, KINDS, ("float32", "float64")))
 
 
+@pytest.mark.few(4)
 @needs_library
-@pytest.mark.few(10)
 @pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
 @pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 30))
 def test_scores_and_paths_are_those_of_the_recurrence(semiring, form, shape, band, kind, dtype):
@@ -85,8 +85,8 @@ def test_scores_and_paths_are_those_of_the_recurrence(semiring, form, shape, ban
             np.testing.assert_array_equal(found[1], path)
 
 
+@pytest.mark.few(2)
 @needs_library
-@pytest.mark.few(6)
 @pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 30))
 def test_all_alignments_count_as_in_the_recurrence(form, shape, band, kind, dtype):
     op = op_of(log_sum_exp(0.8), form, band)

@@ -44,7 +44,7 @@ def both_ways(op, arrays):
     ]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("k", [0, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("semiring", SCORES)
@@ -65,7 +65,7 @@ def test_best_sequences_are_those_of_the_recurrence(band, steps, semiring, dtype
         np.testing.assert_array_equal(states[want == want], path[want == want])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("memory", [0, chain_op.MEMORY])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("band", "steps"), FORMS)
@@ -92,7 +92,7 @@ def test_posteriors_and_samples_are_those_of_the_recurrence(
         np.testing.assert_array_equal(drawn, want)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("memory", [0, chain_op.MEMORY])
 @pytest.mark.parametrize("band", [0, 5])
 @pytest.mark.parametrize(("states", "count"), [(1, 1), (17, 1), (5, 1000), (70, 90)])
@@ -286,6 +286,7 @@ def by_numpy(initial, transition, emission):
     return score, states[0], pairs[None], states
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("backwards", [True, False])
 @pytest.mark.parametrize("wide", [0, 43.6, 43.8, 50, 80])
 def test_sums_with_and_without_the_library_against_numpy(wide, backwards):
@@ -390,6 +391,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("memory", [0, chain_op.MEMORY])
 @pytest.mark.parametrize("direct", [False, True])
 def test_one_long_chain_against_numpy(direct, memory, monkeypatch):

@@ -182,7 +182,7 @@ GRAPHS = {
 }
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", GRAPHS)
 def test_values_agree_with_scipy_and_walks_have_them(case):
     name, weights, judge = GRAPHS[case]

@@ -29,6 +29,7 @@ def every_way(logits, text, blank):
     return total, uses
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("blank", [0, 2])
 def test_every_way(blank):
     """Lengths of both kinds; texts that repeat a symbol, are empty, or are too long."""
@@ -80,6 +81,7 @@ def test_the_loss_of_a_certain_text_is_not_negative():
     assert 0 <= loss.min() <= loss.max() < 1e-4 > abs(slope).max()
 
 
+@pytest.mark.slow
 def test_other_forms():
     """An empty text, one text for many logits, a symbol that is impossible, second derivatives."""
     logits = np.random.default_rng(0).normal(size=(4, 6, 3))

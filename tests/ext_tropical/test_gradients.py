@@ -33,7 +33,7 @@ NAMES = ("max_plus", "min_plus", "max_mul")
 EQUATIONS = ("ij,jk->ik", "bij,jk->kbi", "ijk,kjl->li", "i,i->", "ij,ij->ij")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.clause("X10.6", "X10.14")
 @pytest.mark.parametrize(("name", "equation"), in_turn(NAMES, EQUATIONS, 2))
 def test_first_and_second_derivatives(name, equation):

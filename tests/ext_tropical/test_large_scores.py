@@ -59,7 +59,7 @@ def answers(tables):
     return {"marginals": single, "gradient": shares, "entropy": entropy, "after sum_out": single}
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("count", [5, 16])
@@ -92,6 +92,7 @@ def test_a_constant_in_a_table_changes_no_sample(count):
         assert np.mean(row) == pytest.approx(want[name][1], abs=0.01)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [2, 6, 24])
 def test_a_large_score_that_is_impossible_costs_the_others_no_digits(count, way):
@@ -108,6 +109,7 @@ def test_a_large_score_that_is_impossible_costs_the_others_no_digits(count, way)
     np.testing.assert_allclose(slopes[0], 1 / (1 + np.exp(1.4)), rtol=2e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_each_network_of_a_batch_has_numbers_of_its_own(way):
     tables = path_tables(20, "float32")
@@ -125,6 +127,7 @@ def test_each_network_of_a_batch_has_numbers_of_its_own(way):
         np.testing.assert_allclose(a, np.broadcast_to(b, a.shape), rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_third_derivative_does_not_see_numbers_that_tables_share():
     # of 20 variables that are no chain: one op, whose third derivative is that of its steps
     tables = {**path_tables(20, "float32"), (0, 10): np.zeros((2, 2), np.float32)}
@@ -138,6 +141,7 @@ def test_the_third_derivative_does_not_see_numbers_that_tables_share():
     np.testing.assert_allclose(third(with_constants(tables, 2.0**26)), want, atol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_each_cell_of_an_einsum_has_numbers_of_its_own(way):
     """Rows of one table share different large numbers, in an order of the output that is not that
@@ -186,6 +190,7 @@ def test_a_mask_that_every_assignment_must_take_changes_no_probability(count, wa
         np.testing.assert_allclose(row, want[name], atol=2e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("count", [5, 16])
 def test_entropy_at_low_temperatures(count):
     tables = path_tables(count, "float32")
@@ -217,7 +222,7 @@ def test_a_temperature_beyond_floats_is_an_error_whatever_the_network(question, 
         )
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("way", ["eager", "jit"])
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("banded", [False, True])
@@ -302,6 +307,7 @@ def test_no_chains_have_no_large_scores(lead, has_final, way):
 LARGE = np.array([[1e6, 0.0], [0.0, 0.0], [0.3, 0.7]])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_large_scores_of_a_chain_cost_its_entropy_no_digits(way):
     """Two choices are certain, and a third is free: log_partition is 2e6."""
@@ -324,6 +330,7 @@ def test_the_entropy_of_a_certain_sequence_is_zero(scale):
         np.testing.assert_allclose(Chain(*scores).entropy(), 0, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["plain", "band", "steps", "columns"])
 def test_the_entropy_by_times_has_the_derivatives_of_that_from_the_expectation(form, monkeypatch):
     rng = np.random.default_rng(3)

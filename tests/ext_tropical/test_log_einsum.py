@@ -209,6 +209,7 @@ def test_shares_of_a_cell_sum_to_1_whatever_is_added_to_all_scores(equation, tem
             close((rows, 1), (moved, 1), rtol=0, atol=4 * eps)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_second_derivatives_whatever_is_added_to_all_scores(dtype):
     """Entries are those of jax.nn.logsumexp, and rows sum to 0."""

@@ -104,7 +104,7 @@ def test_bits_and_winners_are_those_of_one_device(split, semiring, dtype):
     )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("split", SPLITS)
 def test_collectives_are_those_of_a_product(split):
     """A winner needs a second reduction: the value, then the first entry among those that have it.
@@ -210,7 +210,7 @@ OPS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", OPS)
 def test_the_rule_of_each_op(name):
     report = check(OPS[name], only=["sharding_rule"])
@@ -387,7 +387,7 @@ def placed_on(kind, arrays, spec=FIRST):
     return [jax.device_put(x, jax.NamedSharding(mesh((8,), kind), spec)) for x in arrays]
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_are_those_of_one_device(name, kind):
@@ -402,7 +402,7 @@ def test_values_are_those_of_one_device(name, kind):
 DIFFERENTIATED = ["closure", "large plan", "slices", "viterbi, 3 best", "align", "small plan"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_derivatives_and_batches(name, mapped):

@@ -117,6 +117,7 @@ def test_chains_against_all_assignments(seed):
         assert abs(np.asarray(drawn[name]).mean() - one) <= 5 * np.sqrt(one * (1 - one) / 10_000)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(times(12)))
 def test_a_chain_answers_as_its_plan(seed):
     """The best to the bit: both add the same numbers in the same order."""
@@ -200,6 +201,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_answer_does_not_depend_on_how_it_is_asked(question):
     """Concrete, under jit with the tables as arguments or closed over, of JAX or NumPy arrays,
@@ -305,6 +307,7 @@ def test_impossible_networks():
         assert all(np.isnan(x).all() for x in jax.tree.leaves(jax.jit(question)(net)))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("spoil", [-np.inf, np.nan, np.inf])
 @pytest.mark.parametrize("part", ["scalar", "separate", "many", "given"])
 def test_marginals_look_at_every_part(spoil, part):

@@ -40,6 +40,7 @@ def numbers_of(scores, names, weights):
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("seed", "variables"),

@@ -124,7 +124,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("count", [times(40), pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [times(15), pytest.param(10_000, marks=pytest.mark.slow)])
 def test_values_and_trees_of_generated_graphs(count):
     """By the kernel outside and inside jit, and by sweeps: the same to the bit, the same edges."""
     rng = np.random.default_rng(count)
@@ -340,6 +340,7 @@ def test_targets_end_the_search_and_keep_their_paths():
     np.testing.assert_array_equal(got, [[INF] * 3, [INF] * 3, [INF, INF, some.distances[0, 0]]])
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float16, jnp.bfloat16])
 @pytest.mark.parametrize(("semiring", "sign"), [(min_plus, 1), (max_plus, -1)])
 def test_other_dtypes(dtype, semiring, sign):
@@ -392,6 +393,7 @@ def test_one_call_outside_jit_compiles_nothing():
 # --- derivatives ----------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("semiring", [min_plus, max_plus, min_max])
 def test_derivatives(semiring):
     rng = np.random.default_rng(0)
@@ -419,8 +421,8 @@ def test_derivatives(semiring):
 @pytest.mark.parametrize(
     "op",
     [
-        PathSearch(min_plus, 4),
         TreeSums(),
+        pytest.param(PathSearch(min_plus, 4), marks=pytest.mark.slow),
         *(
             pytest.param(op, marks=pytest.mark.slow)
             for op in (PathSearch(min_max, 4), TreeSums(True))
@@ -484,6 +486,7 @@ def test_an_exported_program():
 # --- segments -------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
 def test_segments(dtype):
     rng = np.random.default_rng(0)

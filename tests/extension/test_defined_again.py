@@ -162,6 +162,7 @@ def place(request, tmp_path, monkeypatch):
     return Module(tmp_path)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_defined_again_takes_the_place(kind, place):
     family = f"{kind}_{type(place).__name__}"

@@ -78,7 +78,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_transform_is_that_of_the_plain_function(rule, transform):

@@ -48,6 +48,7 @@ def test_a_golden_file_is_read_and_written_again_to_the_byte(path):
     assert to_wire(load_graph(path)) == path.read_bytes()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("path", some(NUMBERS, 12), ids=name_of)
 def test_a_golden_file_computes_what_numpy_said(path):
     graph = load_graph(path).with_runtimes(ALL_RUNTIMES)

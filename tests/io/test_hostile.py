@@ -160,6 +160,7 @@ def test_files_made_to_harm(outcomes):
     assert not {name: outcomes[name] for name in others if outcomes[name] not in known}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "error"),
     [

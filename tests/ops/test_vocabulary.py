@@ -98,6 +98,7 @@ EXPORTED = [*((op, xs) for op, xs, _ in CASES), (linalg.Svd(), [Z]), (linalg.Eig
 ON_CPU = {"platforms": ("cpu",), "custom_calls": ("lapack_dgeqp3_ffi",)}
 
 
+@pytest.mark.slow
 def test_exported_text_is_plain_stablehlo():
     """Each op's, calls of LAPACK too, read by StableHLO's own parser, which knows no other dialect."""
     version, calls = stablehlo.get_current_version(), 0

@@ -147,7 +147,7 @@ def test_there_are_more_than_fifty():
     assert {name.split(".")[0] for name in FUNCTIONS} == {"jax", "optax", "equinox", "lineax"}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_public_functions_have_no_false_alarm(name, kind):
@@ -184,6 +184,7 @@ KERNELS = {"function": by_kernels, "op": lambda *factor: fresh(lambda x: by_kern
 KERNELS["adopted"] = lambda *factor: fresh(by_kernels(*factor))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KERNELS)
 def test_interpreted_kernels_have_no_false_alarm(kind):
     found = {f.check: f for f in passes(KERNELS[kind](), V).findings}
@@ -194,6 +195,7 @@ def test_interpreted_kernels_have_no_false_alarm(kind):
         assert found["explicit_mesh"].verdict is Verdict.PASSED
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KERNELS)
 def test_a_kernel_of_a_slope_that_is_off_by_a_thousandth_is_found(kind):
     (failed,) = tj.check(KERNELS[kind](1.001), V).failures
@@ -214,7 +216,7 @@ def test_a_rule_that_raises_is_no_limit_of_jax():
 MESHES = [jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("axes", MESHES, ids=str)
 def test_the_mesh_of_the_caller_changes_nothing(axes, kind):
@@ -288,7 +290,7 @@ MISTAKES = {
 SMOOTH = ("jax.numpy.tanh", "jax.numpy.power", "jax.nn.silu", "optax.losses.log_cosh", "lineax.LU")
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("has_mesh", [False, True], ids=["", "with a mesh"])
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("name", SMOOTH)

@@ -293,6 +293,7 @@ def total(f):
     )
 
 
+@pytest.mark.slow
 def test_no_family_is_left_and_the_values_stay():
     programs = SMOOTH | OTHERS
     for name, f in programs.items():
