@@ -31,8 +31,9 @@ from .graphs.paths import EdgeGraph, shortest_paths
 from .graphs.segments import segment_max, segment_min
 from .models.network import Network
 from .semirings.laws import broken_laws
+from .semirings.registered import register_semiring
 from .semirings.scalar import MaxMul, MaxPlus, MinPlus
-from .semirings.semiring import SelectiveSemiring, Semiring, register_semiring
+from .semirings.semiring import SelectiveSemiring, Semiring
 from .semirings.shipped import log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
 from .sequences.alignments import align
 from .sequences.chain import Chain, viterbi

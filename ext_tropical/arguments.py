@@ -26,7 +26,8 @@ from tenferro_jax.shapes import (
     shown,
 )
 
-from .semirings.semiring import Semiring, is_ours, require_methods
+from .semirings.registered import is_ours, require_methods
+from .semirings.semiring import Semiring
 
 
 def one_dtype(

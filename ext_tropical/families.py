@@ -10,7 +10,7 @@ from .networks.log_derivatives import NetworkCurvature, NetworkShares
 from .networks.many import NetworkBest, NetworkSamples
 from .networks.value import TropicalNetwork
 from .networks.walk import NetworkEntries, Rows
-from .semirings.semiring import SemiringKey
+from .semirings.registered import SemiringKey
 from .semirings.shipped import LogSumExp, max_plus, min_plus
 from .sequences.alignment_op import Alignment, AlignmentCounts
 from .sequences.chain_op import ChainByEmission, ChainSamples, ChainScore

@@ -16,7 +16,8 @@ from tenferro_jax.shapes import as_array, is_plain
 
 from ..arguments import one_dtype
 from ..networks.value import is_network, solved_as_network
-from ..semirings.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
+from ..semirings.registered import as_selective, as_semiring
+from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import max_plus
 from ..steps.einsum_op import Ties
 from ..steps.evaluate import (

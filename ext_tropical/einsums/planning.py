@@ -31,7 +31,8 @@ from tenferro_jax.plans.plan import hashable
 from tenferro_jax.shapes import as_index, shown
 
 from ..arguments import require_size, work_dtype
-from ..semirings.semiring import SelectiveSemiring, Semiring, as_semiring
+from ..semirings.registered import as_semiring
+from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import max_plus
 from .slice_lengths import MOST_SLICES, Memory, byte_count, slice_lengths, with_lengths
 from .slices import TropicalPlan

@@ -25,7 +25,8 @@ from tenferro_jax.shapes import as_array
 
 from ..arguments import nodes_of, one_dtype, require_numbers
 from ..einsums.call import tropical_einsum, tropical_einsum_with_argmax
-from ..semirings.semiring import SelectiveSemiring, as_selective, highest, lowest
+from ..semirings.registered import as_selective
+from ..semirings.semiring import SelectiveSemiring, highest, lowest
 from ..semirings.shipped import max_mul, max_plus, min_plus, or_and
 from ..steps.at_winner import entries_at
 from ..steps.weighted_sum import Place

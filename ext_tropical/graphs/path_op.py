@@ -28,7 +28,8 @@ from tenferro_jax.extension import (
 
 from ..arguments import inside, one_dtype, work_dtype
 from ..native.library import TYPES, in_program, native, now, on_host, outputs_of, unserved
-from ..semirings.semiring import OfSemiring, SelectiveSemiring, SemiringKey, lowest
+from ..semirings.registered import OfSemiring, SemiringKey
+from ..semirings.semiring import SelectiveSemiring, lowest
 from ..semirings.shipped import min_max, min_plus
 
 INT32 = np.dtype("int32")

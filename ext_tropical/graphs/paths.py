@@ -17,7 +17,8 @@ from tenferro_jax.extension.transforms import on_automatic_axes
 from tenferro_jax.shapes import as_array, as_index, shown
 
 from ..arguments import nodes_of, one_dtype, require_concrete, require_size
-from ..semirings.semiring import SelectiveSemiring, SemiringKey, as_selective, highest, lowest
+from ..semirings.registered import SemiringKey, as_selective
+from ..semirings.semiring import SelectiveSemiring, highest, lowest
 from ..semirings.shipped import max_plus, min_max, min_plus, or_and
 from .path_op import PathSearch
 from .segments import Segments, best_of

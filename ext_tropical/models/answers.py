@@ -30,7 +30,8 @@ from ..networks.plan_rows import contracted
 from ..networks.plan_text import labels_of, text_of
 from ..networks.value import TropicalNetwork, is_network
 from ..networks.walk import rows_of
-from ..semirings.semiring import Semiring, SemiringKey
+from ..semirings.registered import SemiringKey
+from ..semirings.semiring import Semiring
 from ..semirings.shipped import LogSumExp
 from ..steps.evaluate import Assignment, Mode
 from .factors import Factors

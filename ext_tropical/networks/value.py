@@ -22,7 +22,8 @@ from tenferro_jax.plans import Plan, Step
 from tenferro_jax.plans.interpreter import without_repeated_axes
 
 from ..arguments import are_numbers, one_dtype, widened, work_dtype
-from ..semirings.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey
+from ..semirings.registered import OfSemiring, SemiringKey
+from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import LogSumExp, max_plus, min_plus
 from ..steps.einsum_op import Ties
 from ..steps.evaluate import Mode, Winners, evaluate, run_step

@@ -1,7 +1,9 @@
 """What a sum and a product are: semirings, their laws and their scalars.
 
 `semiring`
-    The two classes: a selective semiring has winners, another one is a sum. And which there are.
+    The two classes: a selective semiring has winners, another one is a sum.
+`registered`
+    Which there are, by id and as a key in payloads, and whether they are well formed.
 `shipped`
     Those of this package.
 `laws`
@@ -11,8 +13,9 @@
 """
 
 from .laws import broken_laws
+from .registered import SemiringKey, register_semiring
 from .scalar import MaxMul, MaxPlus, MinPlus
-from .semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
+from .semiring import SelectiveSemiring, Semiring
 from .shipped import LogSumExp, log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
 
 __all__ = [

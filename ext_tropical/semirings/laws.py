@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import InvalidConfig, typed_call
 from tenferro_jax.shapes import as_array
 
-from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
+from .registered import as_semiring, wellformed
+from .semiring import SelectiveSemiring, Semiring
 
 
 @typed_call

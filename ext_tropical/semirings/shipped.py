@@ -18,7 +18,8 @@ from jax import lax
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.shapes import as_real, shown
 
-from .semiring import FLOATS, SelectiveSemiring, Semiring, lowest, register_semiring
+from .registered import register_semiring
+from .semiring import FLOATS, SelectiveSemiring, Semiring, lowest
 
 
 def are_finite(*arrays: jax.Array) -> jax.Array:

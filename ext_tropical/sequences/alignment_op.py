@@ -25,7 +25,8 @@ from tenferro_jax.extension import (
 
 from ..arguments import one_dtype
 from ..native.library import TYPES, in_program, native, now, on_host, outputs_of, unserved
-from ..semirings.semiring import OfSemiring, SelectiveSemiring, SemiringKey
+from ..semirings.registered import OfSemiring, SemiringKey
+from ..semirings.semiring import SelectiveSemiring
 from ..semirings.shipped import LogSumExp, OfTemperature, max_plus, min_plus
 from ..steps.kernels.selection import one_by_one
 from ..tangents import tangent_of

@@ -18,14 +18,8 @@ from tenferro_jax.extension.transforms import on_automatic_axes
 from tenferro_jax.shapes import as_array, as_index, as_real, shown
 
 from ..arguments import one_dtype, require_numbers, require_size
-from ..semirings.semiring import (
-    SelectiveSemiring,
-    Semiring,
-    SemiringKey,
-    as_semiring,
-    highest,
-    lowest,
-)
+from ..semirings.registered import SemiringKey, as_semiring
+from ..semirings.semiring import SelectiveSemiring, Semiring, highest, lowest
 from ..semirings.shipped import LogSumExp, max_plus, min_plus
 from .alignment_op import Alignment
 

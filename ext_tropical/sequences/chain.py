@@ -29,7 +29,8 @@ from ..arguments import (
     require_size,
 )
 from ..native.library import is_on_host
-from ..semirings.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
+from ..semirings.registered import SemiringKey, as_selective
+from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import LogSumExp, max_plus
 from .chain_constants import are_small, with_shared, without_shared
 from .chain_entropy import by_times, from_expectation
@@ -270,8 +271,7 @@ class Chain:
 
         Gradient: of any order, by that of the marginals.
 
-        Cost: that of `marginals`; a scan over times more, where rounding may cost 0.001 of 1 +
-        entropy otherwise (scores of 1e4 and more in float32).
+        Cost: that of `marginals`; of scores of 1e4 and more in float32 a scan over times too.
 
         Example:
           >>> import jax.numpy as jnp

@@ -24,7 +24,8 @@ from tenferro_jax.extension import (
 
 from ..arguments import are_numbers, one_dtype
 from ..native.library import TYPES, in_program, native, now, on_host, outputs_of, unserved
-from ..semirings.semiring import OfSemiring, SelectiveSemiring, SemiringKey
+from ..semirings.registered import OfSemiring, SemiringKey
+from ..semirings.semiring import SelectiveSemiring
 from ..semirings.shipped import LogSumExp
 from ..tangents import tangent_of
 from .chain_paths import along, best, drawn, listed

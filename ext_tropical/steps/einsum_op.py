@@ -27,7 +27,7 @@ from tenferro_jax.extension.sharding import Shard
 
 from ..arguments import one_dtype, widened, work_dtype
 from ..native.library import in_program, native, outputs_of, unserved
-from ..semirings.semiring import OfSemiring, SemiringKey, as_selective
+from ..semirings.registered import OfSemiring, SemiringKey, as_selective
 from ..semirings.shipped import or_and
 from ..tangents import tangent_of
 from .at_winner import entries_at

@@ -14,7 +14,8 @@ from tenferro_jax.errors import ADRuleError, InvalidConfig
 from tenferro_jax.extension import extension_op
 
 from ..arguments import one_dtype, widened
-from ..semirings.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey
+from ..semirings.registered import OfSemiring, SemiringKey
+from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import LogSumExp
 from .kernels import summed
 from .layout import EinsumOp, matmul_layout

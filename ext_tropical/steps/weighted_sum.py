@@ -29,7 +29,8 @@ from tenferro_jax.extension import (
 )
 from tenferro_jax.plans import Equation
 
-from ..semirings.semiring import OfSemiring, SelectiveSemiring, Semiring, SemiringKey
+from ..semirings.registered import OfSemiring, SemiringKey
+from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import LogSumExp
 from .kernels import products, selection
 from .kernels.summed import summed

@@ -13,7 +13,7 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import align, log_sum_exp
 from ext_tropical.native.library import native, target
-from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.semirings.registered import SemiringKey
 from ext_tropical.sequences.alignment_op import Alignment, AlignmentCounts
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply

@@ -15,7 +15,7 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import Chain, log_sum_exp, viterbi
 from ext_tropical.native.library import native, target
-from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.semirings.registered import SemiringKey
 from ext_tropical.sequences import chain_op
 from ext_tropical.sequences.chain_op import ChainByEmission, ChainSamples, ChainScore
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported

@@ -13,7 +13,7 @@ import pytest
 from scipy.special import logsumexp
 
 from ext_tropical import log_sum_exp, tropical_einsum
-from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.semirings.registered import SemiringKey
 from ext_tropical.steps.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
 from ext_tropical.steps.weighted_sum import Place, WeightedSum
 from tenferro_jax.errors import DTypeError, InvalidConfig

@@ -32,7 +32,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from ext_tropical.semirings.laws import broken_laws
-from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.semirings.registered import SemiringKey
 from ext_tropical.semirings.shipped import SEMIRINGS
 from tenferro_jax.errors import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId
 from tenferro_jax.extension.registry import ExtensionFactory

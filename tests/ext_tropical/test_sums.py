@@ -30,7 +30,7 @@ from ext_tropical import (
 from ext_tropical.einsums.slice_lengths import SCRATCH
 from ext_tropical.networks.value import TropicalNetwork
 from ext_tropical.semirings.laws import broken_laws
-from ext_tropical.semirings.semiring import SemiringKey
+from ext_tropical.semirings.registered import SemiringKey
 from ext_tropical.steps.sum_einsum import SumEinsum
 from ext_tropical.steps.weighted_sum import WeightedSum
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig
