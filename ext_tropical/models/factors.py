@@ -311,8 +311,8 @@ class Factors:
         /,
         **others: Index,
     ) -> Self:
-        """The network in which some variables have values: it lacks these variables, and its
-        scores are those of assignments with these values.
+        """The network with evidence, in which some variables have values. It lacks these variables,
+        and its scores are those of assignments with these values.
 
         Args:
           values: the value of each variable, an integer from 0, as a mapping or pairs; inside a

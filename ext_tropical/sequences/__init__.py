@@ -3,8 +3,9 @@
 `chain`
     `Chain`: best paths, sums, marginals, samples; `viterbi`.
 `chain_op`
-    Its ops. `chain_recurrence`: messages from the first time to the last, and sums; `chain_paths`:
-    best paths, one or k; `chain_constants`: numbers that all scores of an array share.
+    Its ops and their gradients, of `ctc_loss` too. `chain_recurrence`: messages from the first time
+    to the last, and sums; `chain_paths`: best paths, one or k, and samples; `chain_entropy`;
+    `chain_constants`: numbers that all scores of an array share.
 `ctc`
     Texts in frames: `ctc_loss`, `ctc_chain`.
 `alignments`

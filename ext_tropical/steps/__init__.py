@@ -3,7 +3,8 @@
 `layout`
     Every step as batched matrices: which labels are batch, rows, columns or contracted.
 `einsum_op`
-    `TropicalEinsum`, under a selective semiring: value and winner. Here a tie is decided.
+    `TropicalEinsum`, under a selective semiring: value and winner. `Ties`: how a gradient is shared
+    at a tie.
 `at_winner`
     Its derivative: entries at the winners, or sums of them, each the transpose of the other.
 `log_einsum`, `weighted_sum`
@@ -16,8 +17,8 @@
 `shared_number`
     What scores have in common, which is taken away before exponentials are summed.
 `kernels`
-    Loops in standard ops (`selection`, `products`, `summed`) and on GPUs (`mosaic`); those for CPUs
-    are in `ext_tropical.native`.
+    `selection`: the search in standard ops, which decides ties. `products`, `summed`: sums there.
+    `mosaic`: NVIDIA GPUs. For CPUs: `ext_tropical.native`.
 """
 
 from .einsum_op import Outputs, Ties, TropicalEinsum

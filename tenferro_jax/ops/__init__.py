@@ -1,6 +1,6 @@
 """The standard tensor ops, each by its name: `from tenferro_jax.ops import Transpose`.
 
-The files have the ops of one subject each; `vocabulary` lists all.
+The files have the ops of one subject each; `vocabulary` collects all.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Einsum equations and the order of contractions.
 
 `notation`
-    `Equation`: the labels of an einsum.
+    `Equation`: the labels of an einsum, parsed from text.
 `plan`
     `plan_einsum`: an equation and sizes to a `Plan`, without arrays.
 `interpreter`

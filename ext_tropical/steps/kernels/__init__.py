@@ -1,1 +1,1 @@
-"""Kernels of one step in standard ops, for every platform, and on GPUs."""
+"""Kernels of one step: in standard ops for every platform, and for NVIDIA GPUs (`mosaic`)."""
