@@ -316,7 +316,7 @@ def test_a_traced_value_may_be_closed_over_where_it_is_no_part_of_an_op(name, wa
         )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("held", [name for name in HELD if name != "traced"])
 def test_a_transpose_and_a_check_see_what_is_closed_over(held):
     given = HELD[held].make()

@@ -92,7 +92,7 @@ def test_posteriors_and_samples_are_those_of_the_recurrence(
         np.testing.assert_array_equal(drawn, want)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("memory", [0, chain_op.MEMORY])
 @pytest.mark.parametrize("band", [0, 5])
 @pytest.mark.parametrize(("states", "count"), [(1, 1), (17, 1), (5, 1000), (70, 90)])
@@ -286,7 +286,7 @@ def by_numpy(initial, transition, emission):
     return score, states[0], pairs[None], states
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backwards", [True, False])
 @pytest.mark.parametrize("wide", [0, 43.6, 43.8, 50, 80])
 def test_sums_with_and_without_the_library_against_numpy(wide, backwards):

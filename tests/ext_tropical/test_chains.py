@@ -125,12 +125,13 @@ def test_integer_infinity_is_no_way():
     assert (result.states.tolist(), int(result.score)) == ([0, 0], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shapes",
     [
         ("2", "2, 2", "t, 2"),
-        pytest.param(("2", "t - 1, 2, 2", "t, 2"), marks=pytest.mark.slow),
-        pytest.param(("s", "s, s", "t, s"), marks=pytest.mark.slow),
+        ("2", "t - 1, 2, 2", "t, 2"),
+        ("s", "s, s", "t, s"),
     ],
 )
 def test_one_exported_program_for_all_sizes(shapes):
@@ -149,6 +150,7 @@ def test_one_exported_program_for_all_sizes(shapes):
         chex.assert_trees_all_close(program.call(*given), ask(*given), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("states", "length"), [(64, 200), (3, 20_000), (8, 3000)])
 def test_a_long_sequence(states, length):
@@ -389,6 +391,7 @@ def test_the_distribution_of_samples():
     assert stats.chisquare(counts, 20_000 * weights / weights.sum()).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_32_or_16_bits_and_impossible_sequences():
     tables = [x[0] for x in chains(13, 1, 0, 1, kind="numbers")[:3]]
     assert Chain(*tables, np.int64(2**32 + 2)).log_partition() == -np.inf
@@ -409,6 +412,7 @@ def test_what_does_not_fit_32_or_16_bits_and_impossible_sequences():
     assert abs(long.marginals().transitions.astype(float).sum() - 3000) < 12
 
 
+@pytest.mark.slow
 def test_leading_axes_broadcast():
     """As a loop over the chains, and as vmap over a chain; what is shared stays so."""
     rng = np.random.default_rng(4)

@@ -192,6 +192,7 @@ def test_values_agree_with_scipy_and_walks_have_them(case):
     check_walks(result, weights, name)
 
 
+@pytest.mark.slow
 def test_walks_between_blocks_through_improving_cycles():
     """Values and walks beside them are right; where there is no best walk there is some walk."""
     rng = np.random.default_rng(3)
@@ -217,6 +218,7 @@ FLOATS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", FLOATS)
 def test_rows_of_predecessors_are_trees_though_sums_are_rounded(kind):
     rng = np.random.default_rng(1)
@@ -328,6 +330,7 @@ def test_gradient_follows_the_walk(name):
         np.testing.assert_array_equal(gradient(weights, s, t), want)
 
 
+@pytest.mark.slow
 def test_walks_are_the_same_wherever_a_result_is_asked_first():
     """A result keeps its predecessors; never those of a program that is being traced."""
     weights = graph(np.random.default_rng(11), 8, density=0.5)

@@ -29,6 +29,7 @@ def every_way(logits, text, blank):
     return total, uses
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("blank", [0, 2])
 def test_every_way(blank):

@@ -209,6 +209,7 @@ def test_shares_of_a_cell_sum_to_1_whatever_is_added_to_all_scores(equation, tem
             close((rows, 1), (moved, 1), rtol=0, atol=4 * eps)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_second_derivatives_whatever_is_added_to_all_scores(dtype):
@@ -232,6 +233,7 @@ def test_second_derivatives_whatever_is_added_to_all_scores(dtype):
         np.testing.assert_allclose(bent(matrix + shift), 0, atol=4 * 20 * eps)
 
 
+@pytest.mark.slow
 def test_what_files_from_before_say():
     """The same op without sums, whose shares are the same; and a semiring with an accuracy."""
     x = jnp.asarray(normal()((30, 20)) + 1e5, jnp.float32)
@@ -308,6 +310,7 @@ def test_errors_against_wider_floats(kind, shape, dtype):
         assert error <= 8 * np.finfo(dtype).eps * np.sqrt(np.mean(want[finite] ** 2))
 
 
+@pytest.mark.slow
 def test_terms_that_underflow_are_not_lost():
     """Beside the bound 0 of each cell its candidates are -87 once and -88 a thousand times, whose
     exponentials are below the least normal number.

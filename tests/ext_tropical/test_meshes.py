@@ -135,6 +135,7 @@ def derivatives(x, y):
     return gradient(value)(x, y), gradient(soft)(x, y), second(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("split", SPLITS)
 def test_derivatives(split):
@@ -210,6 +211,7 @@ OPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", OPS)
 def test_the_rule_of_each_op(name):
@@ -219,6 +221,7 @@ def test_the_rule_of_each_op(name):
     assert finding.cases
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("semiring", ["max_plus", "max_mul", "log_sum_exp"])
@@ -240,6 +243,7 @@ def test_a_batch_of_small_networks_is_one_op_on_each_device(semiring, kind):
             )
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("label", "xabz")
@@ -419,6 +423,7 @@ def test_derivatives_and_batches(name, mapped):
         near(run(*placed_on(AxisType.Explicit, arrays)), want)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 @pytest.mark.parametrize("semiring", ["log_sum_exp", "max_plus"])

@@ -117,7 +117,7 @@ def test_chains_against_all_assignments(seed):
         assert abs(np.asarray(drawn[name]).mean() - one) <= 5 * np.sqrt(one * (1 - one) / 10_000)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(times(12)))
 def test_a_chain_answers_as_its_plan(seed):
     """The best to the bit: both add the same numbers in the same order."""
@@ -201,7 +201,7 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_answer_does_not_depend_on_how_it_is_asked(question):
     """Concrete, under jit with the tables as arguments or closed over, of JAX or NumPy arrays,
@@ -442,6 +442,7 @@ def test_shares_sum_to_one_at_any_temperature():
     np.testing.assert_array_equal(net.marginals(temperature=1e-30)["a"], [0.5, 0.5])
 
 
+@pytest.mark.slow
 def test_a_network_of_derivatives_prints():
     found = jax.jacrev(lambda n: n.marginals()["a"])(PAIR)
     assert str(found) == repr(found) == "Network('ab->', 1 table)"

@@ -140,6 +140,7 @@ def test_impossible_integers_are_written_as_zeros(tmp_path):
     ends_in(lambda: Network("a->", [1e9]).to_uai(tmp_path / "no"), ArtifactError, "table 0")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("two", TWO, ids=lambda x: type(x).__name__)
 def test_what_python_takes_as_an_index_is_one(two):
     a = TABLES[0]

@@ -209,7 +209,7 @@ CHAINS = {  # equation, shapes
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("route", [RouteKind.KERNEL, RouteKind.LOWERING])
 @pytest.mark.parametrize("name", CHAINS)

@@ -124,7 +124,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("count", [times(15), pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [times(6), pytest.param(10_000, marks=pytest.mark.slow)])
 def test_values_and_trees_of_generated_graphs(count):
     """By the kernel outside and inside jit, and by sweeps: the same to the bit, the same edges."""
     rng = np.random.default_rng(count)
@@ -167,6 +167,7 @@ def matrix_of(graph, weights, n=30):
     return scipy.sparse.csr_array((least[at], np.nonzero(at)), shape=least.shape)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("low", [1, 0, -1])
 @pytest.mark.parametrize("seed", range(times(5)))
 def test_scipy(low, seed):
@@ -223,6 +224,7 @@ def test_a_negative_weight_is_not_slow():
 # --- what users hold ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_result_from_every_origin_and_order_of_edges():
     graph, weights = random_graph(0, edges=90)
     pairs = np.stack([graph.senders, graph.receivers], 1)
@@ -314,6 +316,7 @@ def test_paths_are_what_their_edges_say():
         assert weights[edges].sum() == paths.distances[0, k, target]
 
 
+@pytest.mark.slow
 def test_targets_end_the_search_and_keep_their_paths():
     """Also where nodes on the way are farther than the target, as weights are negative."""
     for seed, low in ((3, 1), (3, 0), (4, -2), (5, -2)):
@@ -418,6 +421,7 @@ def test_derivatives(semiring):
     np.testing.assert_allclose(jax.vmap(slope)(many), [slope(w) for w in many], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op",
     [

@@ -49,7 +49,7 @@ def road(seed, dtype, n=12, roads=20):
     return EdgeGraph(senders, receivers, n), heights, costs, weights
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("seed", range(times(12)))
 def test_climbs_have_distances_and_paths_by_every_route(seed, dtype):

@@ -213,6 +213,7 @@ def test_no_extension_is_left_and_values_and_derivatives_stay(case):
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_extension_of_a_tropical_function_is_left(name):
