@@ -23,13 +23,13 @@ from .shapes import is_inexact
 
 Arrays: TypeAlias = Sequence[jax.Array]
 
-# What an error needs where a reverse rule alone is there.
 FORWARD_MODE = "a rule for forward mode"
+"""What an error needs where a reverse rule alone is there."""
 
-# What JAX raises where a step has no transpose, or is not linear.
 _REFUSALS = (
     NotImplementedError, ValueError, AssertionError, TypeError, KeyError, RuntimeError
 )  # fmt: skip
+"""What JAX raises where a step has no transpose, or is not linear."""
 
 
 class NotTransposed(Exception):
@@ -148,12 +148,13 @@ def _said(error: Exception) -> str:
 
 # --- what is known of the values of a traced function ---------------------------------------------
 
-# Zero if all floating inputs are; the results of other steps are zero if one input is, as those of
-# a product. Calls of ops and of both_modes are judged where they are transposed in their turn.
 TERMS = {
     "add", "add_any", "sub", "concatenate", "pad", "select_n", "dynamic_update_slice", "scatter",
     "scatter-add", "scatter-sub", "clamp", "max", "min", "complex", "while",
 }  # fmt: skip
+"""Zero if all floating inputs are; the results of other steps are zero if one input is, as those of
+a product. Calls of ops and of both_modes are judged where they are transposed in their turn.
+"""
 
 
 class _Constant:

@@ -176,7 +176,6 @@ def integers_text(values: tuple[int, ...]) -> str:
     return f"[{','.join(map(repr if small else _int_text, values))}]"
 
 
-# The JSON text of a leaf of each of Python's own types.
 LEAF_TEXTS: Mapping[type, Callable[[Any], str]] = {
     type(None): lambda value: "null",
     bool: lambda value: "true" if value else "false",
@@ -186,6 +185,7 @@ LEAF_TEXTS: Mapping[type, Callable[[Any], str]] = {
     complex: lambda value: f'{{"complex":["{float_text(value.real)}","{float_text(value.imag)}"]}}',
     bytes: lambda value: f'{{"bytes":"{base64.b64encode(value).decode()}"}}',
 }
+"""The JSON text of a leaf of each of Python's own types."""
 
 
 def read_array(parts: tuple[str, list[int], str]) -> np.ndarray:

@@ -58,9 +58,11 @@ def parsed(path: pathlib.Path) -> ast.Module:
 
 
 def nodes_of(folder: str) -> Iterator[ast.AST]:
-    """Everything in the files of a folder."""
+    """Everything in the files of a folder, but the texts of docstrings."""
     for path in sources(folder):
-        yield from ast.walk(parsed(path))
+        nodes = [*ast.walk(parsed(path))]
+        texts = {id(node.value) for node in nodes if is_docstring(node)}
+        yield from (node for node in nodes if id(node) not in texts)
 
 
 # --- kinds of nodes -------------------------------------------------------------------------------
@@ -284,14 +286,14 @@ def lengths_of_ways() -> dict[str, float]:
 
 # Each is the figure of 2026-11-28, and may only fall. Words have no room above it either.
 BUDGETS: dict[str, float] = {
-    "nodes of code in tenferro_jax": 83_575,
+    "nodes of code in tenferro_jax": 82_221,
     "dense of 1,000 simple statements in tenferro_jax": 15.6,
     "comprehensions in comprehensions in tenferro_jax": 45,
     "long functions in tenferro_jax": 7,
     "choices by a bool as a number in tenferro_jax": 2,
     "records of five and more by position in tenferro_jax": 21,
     "locals typed Any in tenferro_jax": 74,
-    "nodes of code in ext_tropical": 61_706,
+    "nodes of code in ext_tropical": 60_919,
     "dense of 1,000 simple statements in ext_tropical": 16.4,
     "comprehensions in comprehensions in ext_tropical": 32,
     "long functions in ext_tropical": 18,

@@ -237,8 +237,8 @@ def read(
     return text, arrays, dict(zip(map(get_symbol, itertools.count()), sorted(labels)))
 
 
-# More than any machine holds; XLA aborts the process if a size does not fit into 64 bits.
 MOST_ENTRIES = 2**48
+"""More than any machine holds; XLA aborts the process if a size does not fit into 64 bits."""
 
 
 def too_large(plan: Plan, itemsize: int, memory_limit: int | None) -> tuple[int, int] | None:

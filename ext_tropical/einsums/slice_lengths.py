@@ -21,11 +21,11 @@ from tenferro_jax.errors import InvalidConfig, Unsupported
 from tenferro_jax.plans.plan import Plan
 from tenferro_jax.shapes import as_index, shown
 
-# Bytes for scalars, blocks and alignment.
 SCRATCH = 1 << 16
+"""Bytes for scalars, blocks and alignment."""
 
-# Slices are counted in int32.
 MOST_SLICES = 2**31 - 1
+"""Slices are counted in int32."""
 
 
 def entries(lengths: Mapping[str, int], labels: Iterable[str]) -> int:

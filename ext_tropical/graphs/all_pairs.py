@@ -32,13 +32,15 @@ from ..steps.at_winner import entries_at
 from ..steps.weighted_sum import Place
 from .path_op import TreeSums
 
-# The limit, by dtype, of values of walks that get better without end; it is not known for other
-# semirings.
 _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
+"""The limit, by dtype, of values of walks that get better without end; it is not known for other
+semirings.
+"""
 
-# Nodes that are allowed at once. A product over fewer takes longer for each candidate; more cost
-# more inside of the block, where they are allowed one by one.
 BLOCK = 64
+"""Nodes that are allowed at once. A product over fewer takes longer for each candidate; more cost
+more inside of the block, where they are allowed one by one.
+"""
 
 
 @jax.tree_util.register_dataclass

@@ -27,9 +27,10 @@ from ..steps.shared_number import shared_number
 from . import plan_rows
 from .plan_rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
 
-# Candidates of a step above which it runs alone, where the caller can run it: XLA's own kernels of
-# one step are faster than the loop from there on.
 WORTH_A_STEP = 1 << 18
+"""Candidates of a step above which it runs alone, where the caller can run it: XLA's own kernels of
+one step are faster than the loop from there on.
+"""
 
 CUT_TOGETHER = 1 << 10  # entries at most of a table that is cut out together with others
 

@@ -21,25 +21,27 @@ import numpy as np
 from tenferro_jax.errors import Unsupported
 from tenferro_jax.plans import Plan, Step
 
-# Lanes next to each other, which work on one step. A row of the table is read once for all of
-# them; steps of fewer cells leave some of them idle.
 SEGMENT = 32
+"""Lanes next to each other, which work on one step. A row of the table is read once for all of
+them; steps of fewer cells leave some of them idle.
+"""
 
-# Segments of a turn. Together they are as many lanes as keep vector units busy, and few enough
-# for the small steps of one level.
 SEGMENTS = 64
+"""Segments of a turn. Together they are as many lanes as keep vector units busy, and few enough
+for the small steps of one level.
+"""
 
-# Lanes of a turn, a power of two, so that lanes which share a cell find each other by one bit.
 LANES = SEGMENT * SEGMENTS
+"""Lanes of a turn, a power of two, so that lanes which share a cell find each other by one bit."""
 
-# Candidates that a lane takes in one turn: half as many turns, in a body of twice the size.
 AT_ONCE = 2
+"""Candidates that a lane takes in one turn: half as many turns, in a body of twice the size."""
 
-# Numbers below have an exact quotient when they are divided in float32, see `Lanes`.
 EXACT_BELOW = 1 << 21
+"""Numbers below have an exact quotient when they are divided in float32, see `Lanes`."""
 
-# Addresses in the buffer are int32.
 MOST_ENTRIES = 2**31 - 1
+"""Addresses in the buffer are int32."""
 
 Axis = tuple[int, ...]
 

@@ -169,13 +169,14 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
     )
 
 
-# The number of steps above which compiling each of them costs more than large steps gain.
 STEPS_WORTH_IT = 16
-# The candidates of a step above which XLA's route of a network takes longer than its own ops.
+"""The number of steps above which compiling each of them costs more than large steps gain."""
 SMALL_STEP = 1 << 10
-# The candidates of a step, some milliseconds, above which it pays to split its contracted labels
-# over devices, as each step does alone and the op does not.
+"""The candidates of a step above which XLA's route of a network takes longer than its own ops."""
 WORTH_DEVICES = 1 << 22
+"""The candidates of a step, some milliseconds, above which it pays to split its contracted labels
+over devices, as each step does alone and the op does not.
+"""
 
 
 @functools.lru_cache(maxsize=256)

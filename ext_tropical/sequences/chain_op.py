@@ -297,9 +297,10 @@ def _declines(op: ChainOp, *metas: TensorMeta) -> str:
     return problem or native().problem
 
 
-# Bytes: messages that need more are computed twice, and those of sqrt(T) times are kept. That is
-# faster too where memory is new: the system clears it.
 MEMORY = 2**24
+"""Bytes: messages that need more are computed twice, and those of sqrt(T) times are kept. That is
+faster too where memory is new: the system clears it.
+"""
 
 
 def _run(op: ChainOp, *arrays: jax.Array) -> Values:

@@ -27,9 +27,10 @@ from .chain_recurrence import (
     replaced,
 )
 
-# With at most so many candidates for a state one reduction gives value and winner, and the winners
-# are kept. XLA CPU is slow with that for more, where the winners on the way back are found again.
 WINNERS = 20
+"""With at most so many candidates for a state one reduction gives value and winner, and the winners
+are kept. XLA CPU is slow with that for more, where the winners on the way back are found again.
+"""
 
 
 def _column(

@@ -217,9 +217,10 @@ class ExecProgram:
 
 
 Metas: TypeAlias = tuple[tuple[Any, tuple[SymDim, ...]], ...]
-# Arguments that need no conversion: type, dtype and shape of all leaves and the width of types ->
-# dtype and shape of each.
 _TAKEN: dict[tuple[object, ...], Metas] = {}
+"""Arguments that need no conversion: type, dtype and shape of all leaves and the width of types ->
+dtype and shape of each.
+"""
 
 
 def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ..errors import MalformedFamilyId
 
-# Printable ASCII without spaces, and without a dot in the package.
 _FORM = re.compile(r"([!-\-/-~]+)\.([!-~]+)\.v(0|[1-9][0-9]{0,3999})")
+"""Printable ASCII without spaces, and without a dot in the package."""
 
 
 class FamilyId(NamedTuple):

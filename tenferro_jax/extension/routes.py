@@ -33,8 +33,8 @@ from .sharding import Split, on_device, split_of
 
 __all__ = ["Route", "RouteKind", "routes"]
 
-# The platform of a function that is written out in standard ops and does not run.
 ANY_PLATFORM = "any"
+"""The platform of a function that is written out in standard ops and does not run."""
 
 
 class Route(NamedTuple):
@@ -296,8 +296,8 @@ declines: one reduction does it)
     return found
 
 
-# The fastest route of a call on a platform, of those that were timed in this process.
 TUNED: dict[tuple[Extension, str, tuple[TensorMeta, ...]], Route] = {}
+"""The fastest route of a call on a platform, of those that were timed in this process."""
 
 
 def _tune(carrier: Extension, metas: tuple[TensorMeta, ...], site: Site) -> None:

@@ -29,11 +29,11 @@ from .contract import (
     require_arrays,
 )
 
-# How the factor of a level of vmap begins: no factor of the author's has a space.
 _VMAP = "vmap "
+"""How the factor of a level of vmap begins: no factor of the author's has a space."""
 
-# For each factor that is split, the mesh axes over which it is.
 Axes = Mapping[str, tuple[str, ...]]
+"""For each factor that is split, the mesh axes over which it is."""
 
 
 class Shard(NamedTuple):

@@ -44,8 +44,8 @@ from .printing import leaf_names, op_name, op_text, payload_texts
 
 # How many nodes `repr` shows at the start and at the end of a large graph.
 HEAD, TAIL = 20, 10
-# The most nodes of a graph that a notebook draws; it shows the text of larger ones.
 DRAWN = 60
+"""The most nodes of a graph that a notebook draws; it shows the text of larger ones."""
 
 
 class Node(NamedTuple):

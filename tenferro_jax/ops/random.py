@@ -142,8 +142,8 @@ class RandomGamma(StdTensorOp):
         )
 
 
-# What XLA takes; its algorithms differ.
 _STATES = {"uint32": {(2,), (4,)}, "uint64": {(2,), (3,), (4,)}}
+"""What XLA takes; its algorithms differ."""
 
 
 @op

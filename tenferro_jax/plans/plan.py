@@ -20,26 +20,28 @@ from ..jax_seam import is_symbolic_dim
 from ..shapes import as_bool
 from .notation import Equation, parse_equation
 
-# Up to this number of terms opt_einsum's "auto" tries many paths, above it one greedy path.
 MANY = 14
+"""Up to this number of terms opt_einsum's "auto" tries many paths, above it one greedy path."""
 
-# The size that planning assumes for a symbolic dimension.
 NOMINAL_SIZE = 64
+"""The size that planning assumes for a symbolic dimension."""
 
-# An algorithm of opt_einsum by name, an explicit path of its form, True for "auto", or False for
-# the order as written.
 Optimize: TypeAlias = str | bool | Sequence[Any]
+"""An algorithm of opt_einsum by name, an explicit path of its form, True for "auto", or False for
+the order as written.
+"""
 
 
-# The number of a value, and its labels.
 Term: TypeAlias = tuple[int, str]
+"""The number of a value, and its labels."""
 
-# The number of neighbours above which the missing pairs among them are not counted: terms of so
-# many labels are too large in any order.
 WIDE = 32
+"""The number of neighbours above which the missing pairs among them are not counted: terms of so
+many labels are too large in any order.
+"""
 
-# Multiplications for each term that take less time than it takes to look for a better path.
 LIGHT = 1 << 10
+"""Multiplications for each term that take less time than it takes to look for a better path."""
 
 
 @dataclasses.dataclass(frozen=True)

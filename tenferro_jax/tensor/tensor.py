@@ -44,8 +44,8 @@ from .record import (
     walk,
 )
 
-# A traced argument; all other arguments are passed on unchanged.
 ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
+"""A traced argument; all other arguments are passed on unchanged."""
 
 _OPERANDS = (*ARRAYS, *NUMBERS)
 
@@ -437,15 +437,15 @@ class TracedTensor(Handle, _Tabled):  # type: ignore[misc]
     __getitem__ = method_of(operator.getitem)
 
 
-# Operators that have a reflection.
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor"
+"""Operators that have a reflection."""
 
-# Functions of jax.numpy that are methods.
 METHODS = """
 abs all any argmax argmin argsort astype broadcast_to ceil clip conj cos cumprod cumsum
 diagonal equal exp expm1 floor isfinite log log1p max maximum mean min minimum not_equal
 prod ravel round sign sin sort sqrt squeeze std sum swapaxes take tanh tril triu var where
 """
+"""Functions of jax.numpy that are methods."""
 
 for _name in BINARY.split():
     _both = operators_of(getattr(operator, f"__{_name}__"))

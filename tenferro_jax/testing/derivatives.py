@@ -316,8 +316,8 @@ CALLS = ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "remat", "chec
 
 ADDS = ("add", "add_any", "sub")
 
-# From which of "zero", "tangent" and "primal" a value in a rule is computed.
 Traced = frozenset[str]
+"""From which of "zero", "tangent" and "primal" a value in a rule is computed."""
 
 
 def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:

@@ -17,8 +17,8 @@ from ..extension.kernels import NO_RUNTIMES, ExtensionRuntimeSet
 from ..shapes import Shaped, as_operand, is_inexact, meta_of, x64_enabled
 
 Array: TypeAlias = np.ndarray | jax.Array
-# One example: an array for each input.
 Inputs = tuple[np.ndarray, ...]
+"""One example: an array for each input."""
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 

@@ -29,11 +29,11 @@ from .functions import MOST_ALONE, Subject
 from .report import NotApplicable, failure
 
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
-# Relative difference of the two one-sided derivatives below which an entry counts as smooth.
 SMOOTH = 1e-5
+"""Relative difference of the two one-sided derivatives below which an entry counts as smooth."""
 
-# Relative error at which no smaller step is tried.
 ENOUGH = 1e-8
+"""Relative error at which no smaller step is tried."""
 
 
 class Derivative(NamedTuple):
@@ -124,19 +124,20 @@ def _merged(old: Derivative, new: Derivative) -> Derivative:
     return Derivative(value, error, old.smooth | new.smooth)
 
 
-# The relative error that a derivative may have, in addition to 8 times the error of the finite
-# difference.
 WITHIN = 1e-6
+"""The relative error that a derivative may have, in addition to 8 times the error of the finite
+difference.
+"""
 
 # How many eps of its terms a derivative that is zero up to rounding may be; and the least size of
 # an input by which values are divided for the size of these terms.
 ROUNDINGS, SHORTEST = 16, 2.0**-6
 
-# Numbers of the inputs that are differentiated.
 Mask = tuple[int, ...]
+"""Numbers of the inputs that are differentiated."""
 
-# The clause of an ADRuleError where a rule said NOT_DIFFERENTIABLE.
 DECLARED = "X10.5"
+"""The clause of an ADRuleError where a rule said NOT_DIFFERENTIABLE."""
 
 
 class Smooth(NamedTuple):

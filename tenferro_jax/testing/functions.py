@@ -66,8 +66,8 @@ def in_terms_of(inputs: PyTree) -> float:
 
 Oracle = Callable[..., Sequence[Any]]
 
-# The axis over which each input is mapped; None for an input that is shared.
 Axes = tuple[int | None, ...]
+"""The axis over which each input is mapped; None for an input that is shared."""
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)

@@ -18,9 +18,10 @@ from .functions import Subject, in_terms_of
 from .numpy_arrays import all_wide
 from .report import Broken, NotApplicable, breaking, causes, one_line, unsupported
 
-# Number of points near the example at which derivatives are computed, to see how much rounding may
-# change them.
 NEARBY = 8
+"""Number of points near the example at which derivatives are computed, to see how much rounding may
+change them.
+"""
 
 
 def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:

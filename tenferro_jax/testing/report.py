@@ -84,8 +84,8 @@ def one_line(error: BaseException, length: int = 200) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:length]}"
 
 
-# Columns of a report.
 WIDTH = 100
+"""Columns of a report."""
 
 
 class Verdict(enum.Enum):

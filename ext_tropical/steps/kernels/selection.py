@@ -41,30 +41,33 @@ from ...semirings.shipped import are_finite
 
 T = TypeVar("T")
 
-# Up to this number, contracted entries are taken one by one. XLA makes this one elementwise loop,
-# up to ten times as fast as a reduction over such a short axis.
 UNROLLED_ENTRIES = 4
+"""Up to this number, contracted entries are taken one by one. XLA makes this one elementwise loop,
+up to ten times as fast as a reduction over such a short axis.
+"""
 
-# The most candidates for one reduction: 64 KiB at most.
 REDUCED_CANDIDATES = 1 << 13
+"""The most candidates for one reduction: 64 KiB at most."""
 
-# Contracted entries in each turn of the loop. XLA CPU keeps the fetched block as a separate array
-# from 16 uses on; with fewer uses it folds the fetch into the loop, which then is not vectorised
-# (ten times slower).
 BLOCK_ENTRIES = 16
+"""Contracted entries in each turn of the loop. XLA CPU keeps the fetched block as a separate array
+from 16 uses on; with fewer uses it folds the fetch into the loop, which then is not vectorised
+(ten times slower).
+"""
 
-# The most columns of a tile: 16 rows of them are a quarter of a first-level cache of 32 KiB.
 TILE_COLUMNS = 128
+"""The most columns of a tile: 16 rows of them are a quarter of a first-level cache of 32 KiB."""
 
-# Up to this number of rows columns are not cut, because a cut copies them and they are read only a
-# few times.
 UNCUT_ROWS = 8
+"""Up to this number of rows columns are not cut, because a cut copies them and they are read only a
+few times.
+"""
 
-# The contracted axis is cut into parts up to this number of cells times parts.
 PARTED_CELLS = 1 << 15
+"""The contracted axis is cut into parts up to this number of cells times parts."""
 
-# The least number of contracted entries in a part.
 PART_ENTRIES = 1024
+"""The least number of contracted entries in a part."""
 
 
 def contract(
