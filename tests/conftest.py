@@ -57,7 +57,7 @@ JAX_WARNS_ON_GPUS = "ignore:Using reduced precision for gradient of reduce-windo
 MOST_MEMORY = 2 * 1024**3
 
 # How many times as many cases of a test marked few the quick and slow tests together have.
-TIMES_AS_MANY = 3
+TIMES_AS_MANY = 2
 
 
 def memory() -> int:
@@ -107,8 +107,8 @@ def as_users_have_it():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Of a test marked few(n), `make test` has n cases, `make test-slow` four times as many
-    others, and `make test-all` all. With a GPU or TPU tests marked cpu are skipped.
+    """Of a test marked few(n), `make test` has n cases, `make test-slow` as many others, and
+    `make test-all` all. With a GPU or TPU tests marked cpu are skipped.
     """
     if jax.default_backend() != "cpu":
         why = pytest.mark.skip(reason="it needs kernels for the CPU, or eight devices")

@@ -135,6 +135,7 @@ def test_the_first_answer_compiles_nothing():
         align(scores, gap=-1.0, semiring=log_sum_exp(), lengths=lengths)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("semiring", ["max_plus", log_sum_exp(0.8)])
 def test_check(semiring):

@@ -162,6 +162,7 @@ def test_a_score_by_its_emission_alone_has_no_other_derivative():
         jax.grad(lambda *xs: apply(ChainByEmission(log_sum_exp(), 2), *xs)[0])(*TABLES)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "op",

@@ -125,6 +125,7 @@ def test_integer_infinity_is_no_way():
     assert (result.states.tolist(), int(result.score)) == ([0, 0], 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "shapes",

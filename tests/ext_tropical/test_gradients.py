@@ -269,6 +269,7 @@ test_refusals_at_winners = refusals(
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", [AtWinner("bij,bjk->kbi", RHS), AtWinner("ij,jk->ik", LHS, (3,))])
 def test_the_family_of_entries_at_winners_conforms(op):

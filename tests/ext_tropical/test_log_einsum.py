@@ -296,6 +296,7 @@ def wider(a, b, cotangent):
     return T * value[:, 0], shares.sum(2), shares.sum(0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "shape", "dtype"),

@@ -240,6 +240,7 @@ def test_integers_are_counted_too():
 FAMILY = 0.01
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("seed", "sliced"),
     [
@@ -283,6 +284,7 @@ def test_samples_have_the_shape_and_a_key_of_each_element():
         )
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_standard_ops_draw_the_same(seed):
@@ -391,6 +393,7 @@ def many_equal(seed, least, most):
     return tables
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_k_best_and_all_best_against_toulbar2(seed):

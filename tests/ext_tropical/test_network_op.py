@@ -85,6 +85,7 @@ OPS = (
 )
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
 def test_check_of_every_family(op):

@@ -173,6 +173,7 @@ def check_memory(equation, specs, limit, solve, **options):
     assert memory.temp_size_in_bytes + memory.output_size_in_bytes <= plan.peak <= limit
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("equation", "shapes", "dtype", "semiring"),

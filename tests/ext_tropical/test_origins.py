@@ -432,6 +432,7 @@ def test_what_is_made_of_steps(use):
 CASES = functools.partial(cases, 2000 if ALL else 400, 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_origins(part):

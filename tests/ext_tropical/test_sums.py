@@ -216,6 +216,7 @@ def test_graphs_keep_the_semiring():
     np.testing.assert_array_equal(value, x)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "op",

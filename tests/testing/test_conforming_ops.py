@@ -75,6 +75,7 @@ OURS = [c for c in CASES if isinstance(c.op, ExtensionOp) and not isinstance(c.o
 CHECKED = some(OURS, 6)
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CHECKED, ids=ids(CHECKED))
 def test_every_op_of_the_sweep(case):

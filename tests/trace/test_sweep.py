@@ -58,6 +58,7 @@ def require_listed(failures, names):
             assert error.fix, name
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(6))
 def test_every_public_function(part):
