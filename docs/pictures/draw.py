@@ -46,6 +46,7 @@ def roads() -> Figure:
         axes.plot(x, y, "o", markersize=26, color="C0")
         axes.text(x, y, name, color="white", ha="center", va="center", fontsize=13)
     axes.set(xlim=(-0.4, 4.4), ylim=(-0.35, 1.25))
+    axes.set_title("The gradient of the shortest path from 0 to 1 marks its roads", size=10)
     axes.axis("off")
     return figure
 
