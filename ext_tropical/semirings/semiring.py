@@ -34,12 +34,13 @@ class Semiring:
     Attributes:
       id: `<package>.<name>.v<n>`, the identity in payloads and exported programs.
       dtypes: names of the dtypes that operands may have.
-      native_number: the semiring's number in `step/native/problem.h`, where the library of this
+      native_number: the semiring's number in `native/problem.h`, where the library of this
         package has it; else None. A subclass does not inherit it, because it may compute otherwise.
       key_class: the class of the keys of its values, made when it is registered.
 
     Example:
-      >>> from ext_tropical import tropical_einsum
+      >>> import dataclasses, jax.numpy as jnp, numpy as np
+      >>> from ext_tropical import Semiring, register_semiring, tropical_einsum
       >>> @register_semiring
       ... @dataclasses.dataclass(frozen=True, repr=False)
       ... class Modulo(Semiring):
@@ -129,6 +130,8 @@ class SelectiveSemiring(Semiring):
         number of the dtype. "": `better` says it. A subclass that writes `better` states it anew.
 
     Example:
+      >>> import dataclasses, jax.numpy as jnp, numpy as np
+      >>> from ext_tropical import SelectiveSemiring, register_semiring
       >>> @register_semiring
       ... @dataclasses.dataclass(frozen=True, repr=False)
       ... class CappedPlus(SelectiveSemiring):
