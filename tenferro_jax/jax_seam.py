@@ -982,6 +982,9 @@ def closed_over(eqn: Eqn) -> int:
     """How many of the inputs of a call with a custom derivative are values that its function closes
     over. They are the first.
     """
+    primitive = _written_anew(eqn)
+    if hasattr(primitive, "drop_fwd_consts"):  # with the flag jax_custom_vjp3, from JAX 0.12
+        return len(jax.tree.leaves(primitive.in_avals[:2]))
     return int(eqn.params.get("num_consts", 0))
 
 

@@ -6,10 +6,42 @@ the earlier one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import types
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+HOLDERS: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Objects that keep what they found out about their author's code, in a dict `known`."""
+
+_caches: list[Callable[[], None]] = []
+
+
+def kept(size: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """As functools.lru_cache, for what follows from an author's code: `forget` empties it."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        cached = functools.lru_cache(size)(function)
+        _caches.append(cached.cache_clear)
+        return cached  # type: ignore[return-value]
+
+    return decorate
+
+
+def forget() -> None:
+    """Forget what is known of authors' code, because some of it is defined again or has a new rule:
+    what calls it was traced with the earlier one.
+    """
+    for clear in _caches:
+        clear()
+    for holder in HOLDERS:
+        holder.known.clear()
 
 
 class Definition(NamedTuple):

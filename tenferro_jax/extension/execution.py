@@ -5,7 +5,6 @@ checked against infer_output_meta.
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
 from .carrier import Extension, Levels, body_of, what_runs
 from .contract import LOWERING, checked_sequence, in_method, require_arrays
+from .definitions import kept
 from .kernels import Kernel, RouteKind
 from .routes import choose_route, chosen, here, is_on_host
 
@@ -129,7 +129,7 @@ def run_at_once(
     return jax.device_put(list(outs), _of_any_rank(beside))
 
 
-@functools.lru_cache(maxsize=1024)
+@kept(1024)
 def _eager_kernel(
     carrier: Extension,
     described: tuple[tuple[np.dtype, tuple[int, ...]], ...],

@@ -41,6 +41,7 @@ from .contract import (
     in_method,
     require_not_traced,
 )
+from .definitions import kept
 from .nesting import (
     PyTree,
     forward_of,
@@ -497,7 +498,7 @@ class FunctionExtension(ExtensionOp):
         return given[method] if method in given else super().has_own(method)
 
 
-@functools.lru_cache(maxsize=4096)
+@kept(4096)
 def results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
     """How the results are nested for inputs of these dtypes and shapes; "" for one array."""
     function = op.function
@@ -525,7 +526,7 @@ def results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
     return "" if text == "0" else text
 
 
-@functools.lru_cache(maxsize=4096)
+@kept(4096)
 def forward_results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
     """What `fwd` gives for inputs of these dtypes and shapes."""
     function = op.function
@@ -543,7 +544,7 @@ def forward_results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> 
     return forward_text(result, residuals, inputs, f"results of fwd of {function.place}")
 
 
-@functools.lru_cache(maxsize=4096)
+@kept(4096)
 def calls_reverse_rule_of(
     op: FunctionExtension,
     name: str,

@@ -19,18 +19,16 @@ from ..shapes import TensorMeta, as_array, is_plain, meta_of, struct
 from .authored import TAKES, Adopted, Authored, adopted
 from .carrier import Extension
 from .contract import ShardingRule, closed_over, require_not_traced, running
-from .definitions import Definition
+from .definitions import HOLDERS, Definition, forget
 from .family import parse_family_id
 from .function_extension import (
     FunctionExtension,
-    calls_reverse_rule_of,
-    forward_results_of,
     op_class_of,
     results_of,
 )
 from .kernels import ExtensionRuntimeSet, Kernel
 from .nesting import PyTree, nesting_text
-from .primitive import apply, compiled
+from .primitive import apply
 from .registry import register_function, require_current
 
 WRITTEN_AS = {
@@ -65,6 +63,7 @@ class FunctionOp(Authored):
         source = function.source
         functools.update_wrapper(self, source, updated=())
         self.known: dict[tuple[Any, ...] | None, FunctionExtension] = {}
+        HOLDERS.add(self)
         self.kernels: dict[tuple[str, str], tuple[Kernel, Definition]] = {}
         fields = {
             "__module__": source.__module__,
@@ -202,11 +201,7 @@ class FunctionOp(Authored):
                 what = WRITTEN_AS.get(name, name)
                 self.require(what, value, TAKES[what])
         vars(self).update(given)
-        self.known.clear()
-        results_of.cache_clear()
-        forward_results_of.cache_clear()
-        calls_reverse_rule_of.cache_clear()
-        compiled.cache_clear()
+        forget()
         kept: Callable[..., PyTree] = next(iter(given.values()))
         return kept
 

@@ -26,6 +26,7 @@ from ..jax_seam import Aval, IrValue, LoweringContext
 from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of
 from .carrier import BatchLevel, Extension, checked_form
 from .contract import LOWERING, ExtensionOp, LinearInput, in_method, inherited, running
+from .definitions import kept
 from .execution import forward, run_at_once, run_host
 from .family import parse_family_id
 from .kernels import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
@@ -146,7 +147,7 @@ def save_families(*family_ids: str) -> Any:
     return jax.checkpoint_policies.save_only_these_names(*family_ids)
 
 
-@functools.lru_cache(maxsize=1024)
+@kept(1024)
 def compiled(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...]]:
     """The function that runs a carrier on concrete arrays, made again when a route was tuned since,
     because it may take that route. Rules are not part of the key: they do not change the result.

@@ -19,9 +19,8 @@ from ..ops.op import StdTensorOp, op
 from ..payload_text import from_payload_json
 from ..shapes import TensorMeta
 from .contract import ExtensionOp, own_family
-from .definitions import Definition, is_edited
+from .definitions import Definition, forget, is_edited
 from .family import parse_family_id
-from .primitive import compiled
 from .rules import NO_RULES, ExtensionRuleSet
 
 
@@ -129,8 +128,8 @@ def _register(factory: ExtensionFactory, source: object, place: str) -> None:
             )
         if factory != other:
             _factories[family_id], _definitions[family_id] = factory, made
-            if other is not None:  # programs of ops that call it have the earlier one
-                compiled.cache_clear()
+            if other is not None:
+                forget()
 
 
 def _takes_the_place(factory: ExtensionFactory, made: Definition, other: ExtensionFactory) -> bool:

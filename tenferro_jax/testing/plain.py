@@ -18,7 +18,7 @@ from ..extension.contract import ExtensionOp, lowered
 from ..extension.function_extension import FunctionExtension
 from ..extension.routes import equations
 from ..extension.rules import AnyRule, absent, linearize
-from ..jax_seam import ClosedJaxpr, Eqn, as_function, inner_jaxprs, open_jaxpr
+from ..jax_seam import ClosedJaxpr, Eqn, as_function, inner_jaxprs, name_of, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
 from .report import failure, one_line
 
@@ -124,7 +124,7 @@ def _leaves(traced: ClosedJaxpr) -> Iterator[Eqn]:
                 yield from _leaves(
                     jax.make_jaxpr(lambda *xs, c=carrier: lowering_body(c, xs))(*structs)
                 )
-        elif eqn.primitive.name in RULED:
+        elif name_of(eqn) in RULED:
             pass
         elif any(map(_has_rule, inner_jaxprs(eqn))):
             for inner in inner_jaxprs(eqn):
