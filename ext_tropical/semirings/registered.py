@@ -106,8 +106,11 @@ def as_semiring(value: object, where: str = "semiring") -> Semiring:
       min_plus
     """
     found = _registered(value, where)
-    # Ours are tested, and where plus selects they are needed only if nothing is contracted.
-    problem = "" if hasattr(found, "better") or is_ours(found.id) else _not_neutral(found)
+    if is_ours(found.id):  # these are tested
+        return found
+    wellformed(found)
+    # Where plus selects, zero and one are needed only if nothing is contracted.
+    problem = "" if hasattr(found, "better") else _not_neutral(found)
     if problem:
         raise InvalidConfig(
             where=f"semiring {found.id}",
@@ -120,13 +123,13 @@ def as_semiring(value: object, where: str = "semiring") -> Semiring:
 
 def _registered(value: object, where: str) -> Semiring:
     if isinstance(value, Semiring) and value.key_class is not None:
-        return wellformed(value)
+        return value
     if isinstance(value, type) and issubclass(value, Semiring) and value.key_class is not None:
-        return wellformed(_found(value.key_class(value.id)))
+        return _found(value.key_class(value.id))
     names = [id for id in _classes if value in (id, parse_family_id(id).op)]
     found = [id for id in names if id == value or is_ours(id)] or names  # our names stay ours
     if len(found) == 1:
-        return wellformed(_found(SemiringKey(found[0])))
+        return _found(SemiringKey(found[0]))
     raise _unknown(repr(value), found, where)
 
 

@@ -2,10 +2,17 @@
 
 `chain`
     `Chain`: best paths, sums, marginals, samples; `viterbi`.
+`chain_arguments`
+    What `Chain` is given, checked and made to the inputs of an op. `leading_axes`: functions of one
+    chain, mapped over those of a batch.
 `chain_op`
-    Its ops and their gradients, of `ctc_loss` too. `chain_recurrence`: messages from the first time
-    to the last, and sums; `chain_paths`: best paths, one or k, and samples; `chain_entropy`;
+    Its ops and their gradients, of `ctc_loss` too. `chain_inputs`: the arrays of a chain by name,
+    which all of the following take. `chain_messages`: from the first time to the last;
+    `chain_paths`: back to the first, the best path and samples; `chain_k_best`; `chain_entropy`;
     `chain_constants`: numbers that all scores of an array share.
+`chain_sums`
+    The score of all sequences and its derivatives, in one of three ways: `by_logs`,
+    `chain_scaled.by_scaled`, `chain_exponents.by_exponents`. `chain_uses`: what each gives.
 `ctc`
     Texts in frames: `ctc_loss`, `ctc_chain`.
 `alignments`

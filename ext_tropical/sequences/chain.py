@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,27 +15,26 @@ from jax.typing import ArrayLike
 
 from tenferro_jax.errors import ShapeError, typed_call, typed_calls
 from tenferro_jax.extension import apply
-from tenferro_jax.extension.transforms import on_automatic_axes
 from tenferro_jax.shapes import as_array, require_integers
 
 from ..arguments import (
     narrow,
-    one_dtype,
     require_bool,
     require_key,
     require_numbers,
     require_shape,
     require_size,
 )
-from ..native.library import is_on_host
-from ..semirings.registered import SemiringKey, as_selective
+from ..semirings.registered import as_selective
 from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import LogSumExp, max_plus
-from .chain_constants import are_small, with_shared, without_shared
+from .chain_arguments import Checked, checked
+from .chain_constants import with_shared
 from .chain_entropy import by_times, from_expectation
-from .chain_op import ChainSamples, ChainScore
+from .chain_inputs import Inputs, each_column, relative
+from .chain_op import ChainOp, ChainSamples, ChainScore
 from .chain_paths import along
-from .chain_recurrence import each_column, each_state, relative
+from .leading_axes import lead_of, mapped
 
 _ALL = LogSumExp()
 
@@ -148,6 +146,17 @@ class Chain:
     def __post_init__(self) -> None:
         object.__setattr__(self, "banded", require_bool("Chain, banded", self.banded))
 
+    def _checked(self, where: str, semiring: Semiring) -> Checked:
+        given = {
+            "initial": self.initial,
+            "transition": self.transition,
+            "emission": self.emission,
+        }
+        for name in ("final", "lengths", "columns"):
+            if getattr(self, name) is not None:
+                given[name] = getattr(self, name)
+        return checked(where, semiring, given, self.banded)
+
     def best(self, k: int | None = None, semiring: SelectiveSemiring | str = max_plus) -> ChainPath:
         """The best sequence, or the k best: `viterbi` for all forms of chains.
 
@@ -217,9 +226,9 @@ class Chain:
            [0.   0.75]]
         """
         where = "Chain.marginals"
-        op, arrays, shared = _checked(self, where, _ALL)
-        run = functools.partial(apply, dataclasses.replace(op, detailed=True))
-        score, _, moves, states = mapped(where, run, arrays, *op.ranks)
+        op, inputs, shared = self._checked(where, _ALL)
+        op = dataclasses.replace(op, detailed=True)
+        score, _, moves, states = _applied(where, op, inputs)
         moves = moves[..., : (*np.shape(self.transition)[-3:-2], 1)[0], :, :]  # none of one time
         if self.columns is not None and not op.has_columns:
             given = [states, jnp.asarray(self.columns), jnp.asarray(self.emission)]
@@ -251,17 +260,15 @@ class Chain:
           0.125
         """
         where = "Chain.log_prob"
-        op, arrays, _ = _checked(self, where, _ALL)
+        op, inputs, _ = self._checked(where, _ALL)
         given = jnp.asarray(as_array(states, f"{where}, states"))
-        count = arrays[2].shape[-2]
+        count = inputs.seen.shape[-2]
         require_integers(f"{where}, states", given)
         if not given.ndim or given.shape[-1] != count:
             raise ShapeError(
                 where=f"{where}, states", given=f"shape {given.shape}", needed=f"(..., {count})"
             )
-        return mapped(
-            where, functools.partial(_log_prob, op), [*arrays, narrow(given)], *op.ranks, 1
-        )
+        return _mapped_chain(where, op, _log_prob, inputs, narrow(given))
 
     def entropy(self) -> jax.Array:
         """The entropy of the distribution of sequences, -sum p log p.
@@ -280,13 +287,12 @@ class Chain:
           8.0
         """
         where = "Chain.entropy"
-        op, arrays, _ = _checked(self, where, _ALL)
+        op, inputs, _ = self._checked(where, _ALL)
         op = dataclasses.replace(op, detailed=True)
-        found, is_rounded = _from_expectation(op, arrays)
+        found, is_rounded = _from_expectation(op, inputs)
 
         def again() -> jax.Array:
-            run = functools.partial(by_times, op)
-            return jnp.where(is_rounded, mapped(where, run, arrays, *op.ranks), found)
+            return jnp.where(is_rounded, _mapped_chain(where, op, by_times, inputs), found)
 
         some = jnp.any(is_rounded)
         if isinstance(some, jax.core.Tracer):
@@ -322,34 +328,40 @@ class Chain:
         """
         where = "Chain.sample"
         require_key(where, key)
-        op, arrays, _ = _checked(self, where, _ALL)
-        require_numbers(where, arrays[2].shape, "sizes that are numbers")
+        op, inputs, _ = self._checked(where, _ALL)
+        require_numbers(where, inputs.seen.shape, "sizes that are numbers")
         sizes = require_shape(f"{where}, shape", shape)
-        lead, count = _lead(where, arrays, op.ranks), arrays[2].shape[-2]
-        # Uniforms of 8 bits would draw other chances.
-        arrays[:3] = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in arrays[:3]]
-        drawn = jax.random.uniform(key, (*lead, math.prod(sizes), count), arrays[2].dtype)
+        lead, count = lead_of(where, inputs.given, op.ranks), inputs.seen.shape[-2]
+
+        def wide(x: jax.Array) -> jax.Array:  # uniforms of 8 bits would draw other chances
+            return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+
+        seen = wide(inputs.seen)
+        uniforms = jax.random.uniform(key, (*lead, math.prod(sizes), count), seen.dtype)
+        inputs = inputs._replace(
+            initial=wide(inputs.initial), moves=wide(inputs.moves), seen=seen, uniforms=uniforms
+        )
         ask = ChainSamples(op.band, op.has_length, op.has_columns)
-        (states,) = mapped(where, functools.partial(apply, ask), [*arrays, drawn], *ask.ranks)
+        (states,) = _applied(where, ask, inputs)
         states, n = states.reshape(*lead, *sizes, count), len(lead)
         return jnp.moveaxis(states, range(n), range(len(sizes), len(sizes) + n))
 
 
 def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring | str) -> ChainPath:
     algebra = as_selective(semiring, where)
-    op, arrays, _ = _checked(chain, where, algebra)
+    op, inputs, _ = chain._checked(where, algebra)
     if k is not None:
         k = require_size(f"{where}, k", k, 1)
-        require_numbers(f"{where}, k", arrays[2].shape, "sizes that are numbers, or k=None")
-        k = min(k, _sequences(op, arrays, k))
+        require_numbers(f"{where}, k", inputs.seen.shape, "sizes that are numbers, or k=None")
+        k = min(k, _sequences(inputs, k))
     op = dataclasses.replace(op, k=k or 0, detailed=True)
-    return ChainPath(*mapped(where, functools.partial(apply, op), arrays, *op.ranks))
+    return ChainPath(*_applied(where, op, inputs))
 
 
-def _sequences(op: ChainScore, arrays: Sequence[jax.Array], enough: int) -> int:
+def _sequences(inputs: Inputs, enough: int) -> int:
     """How many sequences there are at most, or a number of at least `enough`."""
-    states, before, times = arrays[0].shape[-1], arrays[1].shape[-2], arrays[2].shape[-2]
-    number = states
+    before, times = inputs.moves.shape[-2], inputs.seen.shape[-2]
+    number = inputs.initial.shape[-1]
     for _ in range(times - 1):
         if before == 1 or number >= enough:
             break
@@ -359,161 +371,50 @@ def _sequences(op: ChainScore, arrays: Sequence[jax.Array], enough: int) -> int:
 
 def partition(chain: Chain, where: str, family: type[ChainScore]) -> jax.Array:
     """The score of all sequences by an op of this class."""
-    op, arrays, shared = _checked(chain, where, _ALL)
+    op, inputs, shared = chain._checked(where, _ALL)
     op = family(op.semiring, op.band, op.has_length, op.has_columns)
-    score, *_ = mapped(where, functools.partial(apply, op), arrays, *op.ranks)
+    score, *_ = _applied(where, op, inputs)
     return with_shared(score, shared)
 
 
-def _checked(
-    chain: Chain, where: str, semiring: Semiring
-) -> tuple[ChainScore, list[jax.Array], jax.Array | None]:
-    """The op of a chain, its inputs with leading axes, of which the final scores are part of the
-    emission, and, under log_sum_exp, a number that was taken from all scores, if there is one.
-    """
-    names = ["initial", "transition", "emission", *["final"] * (chain.final is not None)]
-    given = [getattr(chain, name) for name in names]
-    initial, transition, emission, *final = (
-        as_array(x, f"{where}, {name}") for x, name in zip(given, names, strict=True)
-    )
-    integers = {
-        name: as_array(x, f"{where}, {name}")
-        for name in ("lengths", "columns")
-        if (x := getattr(chain, name)) is not None
-    }
-    for name, x in integers.items():
-        require_integers(f"{where}, {name}", x)
-    one_dtype(where, semiring, [x.dtype for x in (initial, transition, emission, *final)], given)
-    if transition.ndim == 2:
-        transition = transition.reshape(1, *transition.shape)
-    columns = integers.get("columns")
-    count, states = emission.shape[-2:] if emission.ndim > 1 else (0, 0)
-    if columns is not None:
-        states = states and (*columns.shape, 0)[columns.ndim - 1]
-    steps, rows, into = transition.shape[-3:] if transition.ndim > 2 else (0, 0, 0)
-    if (
-        0 in (count, states)
-        or any(x.shape[-1:] != (states,) for x in (initial, *final))
-        or into != states
-        or (not 1 <= rows <= states if chain.banded else rows != states)
-        or (steps != 1 and steps != count - 1)
-    ):
-        moves = (
-            "(K, S), K from 1 to S, or (..., R, K, S)"
-            if chain.banded
-            else "(S, S) or (..., R, S, S)"
-        )
-        prefix = "log_" if where == "viterbi" else ""
-        named = [(prefix + name, x) for name, x in zip(names, given, strict=True)]
-        named += integers.items()
-        raise ShapeError(
-            where=where,
-            given=", ".join(f"{name} of shape {np.shape(x)}" for name, x in named),
-            needed=f"{prefix}initial (..., S), {prefix}transition {moves}, {prefix}emission "
-            f"(..., T, S), final (..., S); S and T at least 1, R 1 or T - 1; with columns "
-            f"(..., S) an emission (..., T, C)",
-            fix=_advice(chain, initial, transition, emission),
-        )
-    if steps == 0:  # of one time: the op needs a matrix
-        transition = jnp.zeros((*transition.shape[:-3], 1, rows, into), transition.dtype)
-    arrays = [initial, transition, emission, *map(narrow, integers.values())]
-    band = rows if chain.banded else 0
-    op = ChainScore(SemiringKey.of(semiring), band, "lengths" in integers, columns is not None)
-    _lead(where, [*arrays, *final], [*op.ranks, *[1] * len(final)])
-    shared = None
-    if semiring == _ALL and not are_small(initial, transition, emission, final):
-        lengths = arrays[3 : 3 + op.has_length]
-        parted: Any = functools.partial(without_shared, banded=chain.banded)
-        inputs: Any = (*arrays[:3], final, lengths)
-        if all(map(is_on_host, jax.tree.leaves(inputs))):  # nothing is compiled
-            inputs = jax.tree.map(np.asarray, inputs)
-        else:
-            parted = on_automatic_axes(parted)
-        with jax.numpy_rank_promotion("allow"):  # leading axes broadcast
-            found, shared = parted(*inputs)
-        arrays[:3], final = found[:3], found[3:]
-    if not final:
-        return op, arrays, shared
-    if columns is not None:
-        arrays[2] = mapped(where, each_state, [arrays[2], arrays.pop()], 2, 1)
-        op = dataclasses.replace(op, has_columns=False)
-    arrays[2] = on_automatic_axes(_ended)(arrays[2], final[0], arrays[3:], semiring)
-    return op, arrays, shared
+def _applied(where: str, op: ChainOp, inputs: Inputs) -> list[jax.Array]:
+    """The outputs of an op, mapped over the leading axes of its inputs."""
+    return mapped(where, functools.partial(apply, op), inputs.given, *op.ranks)
 
 
-def _advice(chain: Chain, *arrays: jax.Array) -> str:
-    """What to do where the shapes of initial, transition and emission do not fit."""
-    initial, transition, emission = ((0, 0, *x.shape) for x in arrays)
-    states, rows = initial[-1], transition[-2]
-    if emission[-2] == states == transition[-1] != emission[-1] and chain.columns is None:
-        return "Transpose the emission: it has a row for each time."
-    if not chain.banded and rows < states == transition[-1]:
-        return "Pass banded=True if the transition has a row for each step of a band."
-    return "For a batch of transitions give them the axis of R, of size 1."
+def _mapped_chain(
+    where: str, op: ChainScore, run: Callable[..., Any], inputs: Inputs, *states: jax.Array
+) -> Any:
+    """A function of an op, its inputs and sequences of states, mapped over leading axes."""
+
+    def one(*arrays: jax.Array) -> Any:
+        return run(op, op.inputs(*arrays[: op.input_count]), *arrays[op.input_count :])
+
+    return mapped(where, one, [*inputs.given, *states], *op.ranks, *[1] * len(states))
 
 
-def _lead(where: str, arrays: Sequence[jax.Array], ranks: Sequence[int]) -> tuple[int, ...]:
-    """The leading axes of arrays that have so many axes behind them."""
-    leads = [x.shape[: x.ndim - n] for x, n in zip(arrays, ranks, strict=True)]
-    try:
-        return jnp.broadcast_shapes(*leads)
-    except ValueError as error:
-        raise ShapeError(
-            where=where,
-            given=f"leading axes {', '.join(map(str, leads))}",
-            needed="leading axes that broadcast",
-        ) from error
-
-
-def mapped(where: str, run: Callable[..., Any], arrays: Sequence[jax.Array], *ranks: int) -> Any:
-    """A function of one chain, mapped over the leading axes. An array is mapped over those that it
-    has, so that what all chains share is there once.
-
-    Args:
-      where: for errors.
-      run: the function, of arrays without leading axes.
-      arrays: its arguments.
-      *ranks: how many of the axes of each are no leading ones.
-    """
-    lead, kept, axes = _lead(where, arrays, ranks), [], []
-    for x, rank in zip(arrays, ranks, strict=True):
-        own = (1,) * (len(lead) + rank - x.ndim) + x.shape[: x.ndim - rank]
-        has = [size == whole for size, whole in zip(own, lead, strict=True)]
-        kept.append((*itertools.compress(own, has), *x.shape[x.ndim - rank :]))
-        axes.append([0 if there else None for there in has])
-    for level in reversed([*zip(*axes, strict=True)]):
-        run = jax.vmap(run, in_axes=level)
-
-    def reshaped(*xs: jax.Array) -> Any:  # an operation on what is one already takes its time, too
-        return run(*(x if x.shape == to else x.reshape(to) for x, to in zip(xs, kept, strict=True)))
-
-    return on_automatic_axes(reshaped)(*arrays)
+# --- of one chain ---------------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _scored(op: ChainScore, *arrays: jax.Array) -> jax.Array:
-    """The score of one sequence: arrays are the op's inputs, then its states, int32 (T,). The
-    semiring's zero if it is impossible.
-    """
-    *inputs, states = arrays
-    length = inputs[3] if op.has_length else states.shape[0]
-    live = jnp.arange(states.shape[0], dtype=jnp.int32) < length
-    there = ~live | ((states >= 0) & (states < inputs[0].shape[0]))
+def _scored(op: ChainScore, chain: Inputs, states: jax.Array) -> jax.Array:
+    """The score of one sequence, int32 (T,). The semiring's zero if it is impossible."""
+    live = jnp.arange(states.shape[0], dtype=jnp.int32) < chain.size
+    there = ~live | ((states >= 0) & (states < chain.initial.shape[0]))
     if op.band:
         apart = states[1:] - states[:-1]
         there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
-    found = along(op, jnp.where(live & there, states, -1), *inputs)
-    possible = jnp.all(there) & (length >= 1) & (length <= states.shape[0])
+    found = along(op, chain, jnp.where(live & there, states, -1))
+    possible = jnp.all(there) & (chain.size >= 1) & (chain.size <= states.shape[0])
     return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
 
 
-def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
-    """Of a sequence of states, the last array: both scores without what all states of a time
-    share, which would take their digits.
+def _log_prob(op: ChainScore, chain: Inputs, states: jax.Array) -> jax.Array:
+    """Of a sequence of states: both scores without what all states of a time share, which would
+    take their digits.
     """
-    emission, _ = relative(arrays[2])
-    inputs = [*arrays[:2], emission, *arrays[3:]]
-    score, whole = _scored(op, *inputs), apply(op, *inputs[:-1])[0]
+    chain = chain._replace(seen=relative(chain.seen)[0])
+    score, whole = _scored(op, chain, states), apply(op, *chain.given)[0]
     found = score - whole
     above = jax.lax.stop_gradient(jnp.maximum(found, 0))  # by rounding
     return jnp.where(score == -jnp.inf, -jnp.inf, found - above)
@@ -521,21 +422,8 @@ def _log_prob(op: ChainScore, *arrays: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # outside jit one call, not twenty
-def _from_expectation(op: ChainScore, arrays: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return mapped("Chain.entropy", functools.partial(from_expectation, op), arrays, *op.ranks)
-
-
-def _ended(
-    emission: jax.Array, final: jax.Array, lengths: Sequence[jax.Array], semiring: Semiring
-) -> jax.Array:
-    """The emission with the scores of last states."""
-    count, last = emission.shape[-2], final[..., None, :]
-    end = lengths[0] if lengths else jnp.int32(count)
-    time = jnp.arange(count, dtype=jnp.int32).reshape(*(1,) * end.ndim, count, 1)
-    ends = time == end[..., None, None] - 1
-    shape = jnp.broadcast_shapes(emission.shape, last.shape, ends.shape)
-    ends, emission, last = (jnp.broadcast_to(x, shape) for x in (ends, emission, last))
-    return jnp.where(ends, semiring.times(emission, last), emission)
+def _from_expectation(op: ChainScore, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+    return _mapped_chain("Chain.entropy", op, from_expectation, inputs)
 
 
 @typed_call

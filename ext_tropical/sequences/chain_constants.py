@@ -5,7 +5,6 @@ greatest one by the ops themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 
 import jax
@@ -14,65 +13,57 @@ import numpy as np
 
 from ..native.library import is_on_host
 from ..steps.shared_number import shared_number
+from .chain_inputs import Inputs
 
 SMALL_NUMBER = 16.0
 """One that costs the scores to which it is added at most 1e-6 of a probability in float32."""
 
 
-def are_small(
-    initial: jax.Array, transition: jax.Array, emission: jax.Array, final: Sequence[jax.Array]
-) -> bool:
-    """Whether these arrays are on the host, and the numbers that `without_shared` would take away
-    are small: they are no further from 0 than any entry.
+def are_small(inputs: Inputs, final: jax.Array | None) -> bool:
+    """Whether the scores are on the host, and the numbers that `without_shared` would take away are
+    small: they are no further from 0 than any entry.
     """
-    given = [initial, transition, *final, *[emission] * len(final)]
-    if not all(map(is_on_host, given)):
+    scores = [inputs.initial, inputs.moves]
+    if final is not None:
+        scores += [final, inputs.seen]
+    if not all(map(is_on_host, scores)):
         return False
-    first = [x[..., 0] for x in map(np.asarray, given)]
+    first = [np.asarray(x)[..., 0] for x in scores]
     first[1] = first[1][..., 0]
-    return all((abs(x) <= SMALL_NUMBER).all() for x in first)  # also of no chains
+    return all((abs(x) <= SMALL_NUMBER).all() for x in first)
 
 
 def without_shared(
-    initial: jax.Array,
-    transition: jax.Array,
-    emission: jax.Array,
-    final: Sequence[jax.Array],
-    lengths: Sequence[jax.Array],
-    *,
-    banded: bool,
-) -> tuple[list[jax.Array], jax.Array]:
-    """The first four, less what their entries share, the emission only if there are final scores,
-    which are added to it; and the sum of what was taken away. All in NumPy, or all in JAX.
+    inputs: Inputs, final: jax.Array | None, is_banded: bool
+) -> tuple[Inputs, jax.Array | None, jax.Array]:
+    """The scores less what the entries of each array share, and the sum of what was taken away.
+    What is seen is changed only if there are final scores, which are added to it. All in NumPy, or
+    all in JAX.
 
     Args:
-      initial: as in `Chain`.
-      transition: (..., R, K, S).
-      emission: (..., T, S).
-      final: (..., S), or none.
-      lengths: (...), or none.
-      banded: as in `Chain`.
+      inputs: of a chain, with leading axes.
+      final: (..., S), or None.
+      is_banded: whether the moves are a band's.
     """
-    given = initial, transition, emission, *final, *lengths
-    xp: ModuleType = np if all(isinstance(x, np.ndarray) for x in given) else jnp
-    times, steps = emission.shape[-2], transition.shape[-3]
-    length = xp.expand_dims(lengths[0] if lengths else xp.int32(times), -1)
-    ends = [shared_number(xp, x, (-1,)) for x in (initial, *final)]
-    move = shared_number(xp, transition, (-2, -1), banded)
-    arrays = [initial - ends[0], transition - move, emission]
+    is_numpy = all(isinstance(x, np.ndarray) for x in jax.tree.leaves((inputs, final)))
+    xp: ModuleType = np if is_numpy else jnp
+    times, steps = inputs.seen.shape[-2], inputs.moves.shape[-3]
+    length = xp.expand_dims(xp.int32(times) if inputs.length is None else inputs.length, -1)
+    start = shared_number(xp, inputs.initial, (-1,))
+    move = shared_number(xp, inputs.moves, (-2, -1), is_banded)
     each = move[..., 0, 0]
     if steps == 1:
         shared = (each * (length - 1).astype(each.dtype)).sum(-1)
     else:
         shared = _summed(xp, each, length - 1)
-    for x in ends:
-        shared = shared + x[..., 0]
-    if final:
-        seen = shared_number(xp, emission, (-1,))
-        arrays[2] = emission - seen
-        shared = shared + _summed(xp, seen[..., 0], length)
-        arrays.append(final[0] - ends[1])
-    return arrays, shared
+    shared = shared + start[..., 0]
+    inputs = inputs._replace(initial=inputs.initial - start, moves=inputs.moves - move)
+    if final is None:
+        return inputs, final, shared
+    end = shared_number(xp, final, (-1,))
+    seen = shared_number(xp, inputs.seen, (-1,))
+    shared = shared + end[..., 0] + _summed(xp, seen[..., 0], length)
+    return inputs._replace(seen=inputs.seen - seen), final - end, shared
 
 
 def with_shared(score: jax.Array, shared: jax.Array | None) -> jax.Array:

@@ -14,32 +14,25 @@ from jax import lax
 from tenferro_jax.extension import apply
 
 from .alignment_op import diagonals
+from .chain_inputs import Inputs, State, finite_max, relative
+from .chain_messages import arriving, log_sum_exp_of, ordered
 from .chain_op import ChainScore
-from .chain_recurrence import (
-    arriving,
-    finite_max,
-    length_of,
-    log_sum_exp_of,
-    ordered,
-    relative,
-    replaced,
-)
 
 TOLERANCE = 1e-3  # what rounding may cost, of 1 + entropy
 
 
-def from_expectation(op: ChainScore, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+def from_expectation(op: ChainScore, chain: Inputs) -> tuple[jax.Array, jax.Array]:
     """The score less its expectation, both without what all states of a time share; and whether
     rounding may cost more than TOLERANCE.
 
     Args:
       op: of the score under log_sum_exp, with its details.
-      *arrays: its inputs.
+      chain: its inputs.
     """
-    emission, _ = relative(arrays[2])
-    score, *uses = apply(op, *arrays[:2], emission, *arrays[3:])
-    scores = (*arrays[:2], emission)
-    used = [use * jnp.where(use > 0, x, 0) for use, x in zip(uses, scores, strict=False)]
+    chain = chain._replace(seen=relative(chain.seen)[0])
+    score, *uses = apply(op, *chain.given)
+    scores = chain.initial, chain.moves, chain.seen
+    used = [use * jnp.where(use > 0, x, 0) for use, x in zip(uses, scores, strict=True)]
     entropy = jnp.maximum(score - sum(map(jnp.sum, used)), 0)
     size = abs(score) + sum(jnp.sum(abs(x)) for x in used)
     rounding = float(jnp.finfo(score.dtype).eps) * size
@@ -47,38 +40,35 @@ def from_expectation(op: ChainScore, *arrays: jax.Array) -> tuple[jax.Array, jax
     return jnp.where(score == -jnp.inf, score, entropy), is_rounded
 
 
-def by_times(op: ChainScore, *arrays: jax.Array) -> jax.Array:
+def by_times(op: ChainScore, chain: Inputs) -> jax.Array:
     """From time to time: the entropy of what leads to a state is that of the state before, and of
     what leads to that.
 
     Args:
-      op, *arrays: as `from_expectation` takes them, of a score that is finite.
+      op: as `from_expectation` takes it.
+      chain: its inputs, of a score that is finite.
     """
-    initial, transition, emission, *others = op.of_states(arrays)
-    length, count = length_of(op, emission, others), emission.shape[0]
-    emission, _ = relative(emission)
-    transition = ordered(op, transition)
+    chain = chain.of_states(op.algebra)
+    moves = ordered(op, chain.moves)
     # A row for time 0, which nothing leads to: JAX has no scan of T - 1 steps for a symbolic T.
-    own = None if transition.shape[0] == 1 else jnp.pad(transition, [(1, 0), (0, 0), (0, 0)])
+    each = None if chain.is_shared else jnp.pad(moves, [(1, 0), (0, 0), (0, 0)])
 
-    def step(
-        state: tuple[jax.Array, jax.Array], given: tuple[jax.Array, jax.Array | None, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array], None]:
+    def step(state: tuple[jax.Array, jax.Array], given: State) -> tuple[State, None]:
         message, unknown = state
         t, own, seen = given
-        candidates = arriving(op, message, transition[0] if own is None else own)
+        candidates = arriving(op, message, moves[0] if own is None else own)
         arrived = log_sum_exp_of(candidates)
         parts = _weighted(candidates, arrived[None], _of_rows(op, unknown, candidates))
         added = jnp.sum(parts, 0)
-        message = jnp.where(t == 0, initial, arrived) + seen
+        message = jnp.where(t == 0, chain.initial, arrived) + seen
         message = message - finite_max(message)
         new = message, jnp.where(t == 0, 0, added)
-        return replaced(op, t < length, new, state), None
+        return chain.where(t < chain.size, new, state), None
 
-    times = jnp.arange(count, dtype=jnp.int32)
+    times = jnp.arange(chain.seen.shape[0], dtype=jnp.int32)
     body = jax.checkpoint(step, prevent_cse=False)
-    first = jnp.zeros_like(initial), jnp.zeros_like(initial)
-    (last, unknown), _ = lax.scan(body, first, (times, own, emission))
+    first = jnp.zeros_like(chain.initial), jnp.zeros_like(chain.initial)
+    (last, unknown), _ = lax.scan(body, first, (times, each, relative(chain.seen)[0]))
     return jnp.sum(_weighted(last, log_sum_exp_of(last), unknown))
 
 

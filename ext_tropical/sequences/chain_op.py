@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -28,8 +29,26 @@ from ..semirings.registered import OfSemiring, SemiringKey
 from ..semirings.semiring import SelectiveSemiring
 from ..semirings.shipped import LogSumExp
 from ..tangents import tangent_of
-from .chain_paths import along, best, drawn, listed
-from .chain_recurrence import Values, each_state, sums
+from .chain_inputs import Inputs
+from .chain_k_best import listed
+from .chain_paths import along, best, drawn
+from .chain_sums import sums
+
+
+class Asks(enum.IntEnum):
+    """What is asked of a chain, as chains.h has it.
+
+    Attributes:
+      SCORE: the score alone.
+      DETAIL: the score, and the states or the derivatives by initial, transition and emission.
+      SAMPLES: sequences, by uniforms.
+      BY_EMISSION: the score and the derivatives by the emission.
+    """
+
+    SCORE = 0
+    DETAIL = 1
+    SAMPLES = 2
+    BY_EMISSION = 3
 
 
 class ChainOp(ExtensionOp):
@@ -44,7 +63,8 @@ class ChainOp(ExtensionOp):
     band: int
     has_length: bool
     has_columns: bool
-    k, curved = 0, False  # only a score has lists and derivatives
+    k, detailed, curved = 0, False, False  # only a score has lists and derivatives
+    moving: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
         if type(self.band) is not int or self.band < 0:
@@ -60,11 +80,9 @@ class ChainOp(ExtensionOp):
         return LogSumExp()
 
     @property
-    def asks(self) -> int:
-        """The number of the question: 0 the score, 1 with details, 2 samples, whose last input is
-        uniforms (N, T), 3 the score with the derivatives by the emission alone.
-        """
-        return 2 if isinstance(self, ChainSamples) else int(self.output_count > 1)
+    def asks(self) -> Asks:
+        """What is asked."""
+        return Asks.DETAIL if self.output_count > 1 else Asks.SCORE
 
     @property
     def input_count(self) -> int:
@@ -74,66 +92,66 @@ class ChainOp(ExtensionOp):
     @property
     def ranks(self) -> tuple[int, ...]:
         """How many axes each input has."""
-        return 1, 3, 2, *(0,) * self.has_length, *(1,) * self.has_columns, *(2,) * (self.asks == 2)
+        ranks = [1, 3, 2]
+        if self.has_length:
+            ranks.append(0)
+        if self.has_columns:
+            ranks.append(1)
+        if self.asks == Asks.SAMPLES:
+            ranks.append(2)
+        return tuple(ranks)
 
-    def checked(self, inputs: Sequence[TensorMeta]) -> TensorMeta:
-        """The emission's meta, if the inputs are a chain's."""
-        initial, transition, emission, *others = inputs
-        where, numbers = f"extension {self.family_id}", self.has_length + self.has_columns
-        floats, uniforms = [*inputs[:3], *others[numbers:]], others[numbers:]
-        one_dtype(where, self.algebra, [m.dtype for m in floats])
-        if any(m.dtype != np.int32 for m in others[:numbers]):
+    def inputs(self, *given: Any) -> Inputs:
+        """The inputs of a call by their names: arrays, or what describes them."""
+        initial, moves, seen, *others = given
+        length = others.pop(0) if self.has_length else None
+        columns = others.pop(0) if self.has_columns else None
+        return Inputs(initial, moves, seen, length, columns, *others)
+
+    def checked(self, metas: Sequence[TensorMeta]) -> Inputs:
+        """The metas of the inputs by their names, if they are a chain's."""
+        where, chain = f"extension {self.family_id}", self.inputs(*metas)
+        floats = [chain.initial, chain.moves, chain.seen, chain.uniforms]
+        one_dtype(where, self.algebra, [m.dtype for m in floats if m is not None])
+        integers = [m for m in (chain.length, chain.columns) if m is not None]
+        if any(m.dtype != np.int32 for m in integers):
             raise DTypeError(
                 where=where,
-                given=", ".join(map(str, others)),
+                given=", ".join(map(str, integers)),
                 needed="a length and columns of int32",
             )
-        (states,) = initial.shape if len(initial.shape) == 1 else (0,)
-        if (
-            tuple(len(m.shape) for m in inputs) != self.ranks
-            or 0 in (*emission.shape, transition.shape[0], states)
-            or (isinstance(states, int) and self.band > states)
-        ):
+        has_ranks = tuple(len(m.shape) for m in metas) == self.ranks
+        states = chain.initial.shape[0] if has_ranks else 0
+        is_too_wide = isinstance(states, int) and self.band > states
+        if 0 in (states, *chain.seen.shape, *chain.moves.shape[:1]) or is_too_wide:
             raise ShapeError(
                 where=where,
-                given=", ".join(map(str, inputs)),
+                given=", ".join(map(str, metas)),
                 needed="(S,), (R, S, S), (T, S) and uniforms (N, T), S, R and T at least 1; with a "
                 "band (R, K, S), K at most S; with columns (S,) an emission (T, C)",
             )
-        count, emitted = emission.shape
-        steps, rows, into = transition.shape
-        pairs = [(rows, self.band or states), (into, states), *[(steps, count - 1)] * (steps != 1)]
-        pairs += [(others[self.has_length].shape[0] if self.has_columns else emitted, states)]
-        for a, b in [*pairs, *((m.shape[1], count) for m in uniforms)]:
-            require_equal(a, b)
-        return emission
+        steps, rows, into = chain.moves.shape
+        count, emitted = chain.seen.shape
+        require_equal(rows, self.band or states)
+        require_equal(into, states)
+        if steps != 1:
+            require_equal(steps, count - 1)
+        require_equal(chain.columns.shape[0] if chain.columns is not None else emitted, states)
+        if chain.uniforms is not None:
+            require_equal(chain.uniforms.shape[1], count)
+        return chain
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Three states, five times, the last of them behind the length; two samples."""
-        rng, shapes = np.random.default_rng(0), [(3,), (1, self.band or 3, 3), (5, 3)]
-        floats = map(rng.normal, [0] * 3, [1] * 3, shapes)
-        numbers = [4] * self.has_length + [[0, 2, 0]] * self.has_columns
-        return [
-            [
-                *floats,
-                *map(np.asarray, numbers, [np.int32] * len(numbers)),
-                *[rng.random((2, 5))] * (self.asks == 2),
-            ]
-        ]
-
-    def of_states(self, inputs: Sequence[jax.Array]) -> list[jax.Array]:
-        """The inputs with an emission (T, S), replaced where it does not count: NaN would get into
-        derivatives; and with the length 0 for one that is out of range.
-        """
-        initial, transition, emission, *others = inputs
-        if self.has_columns:
-            emission = each_state(emission, others.pop(self.has_length))
+        rng = np.random.default_rng(0)
+        inputs = [rng.normal(0, 1, shape) for shape in [(3,), (1, self.band or 3, 3), (5, 3)]]
         if self.has_length:
-            others[0] = jnp.where(others[0] <= emission.shape[0], others[0], 0)
-            live = jnp.arange(emission.shape[0], dtype=jnp.int32) < others[0]
-            one = jnp.asarray(self.algebra.one(emission.dtype))
-            emission = jnp.where(live[:, None], emission, one)
-        return [initial, transition, emission, *others]
+            inputs.append(np.asarray(4, np.int32))
+        if self.has_columns:
+            inputs.append(np.asarray([0, 2, 0], np.int32))
+        if self.asks == Asks.SAMPLES:
+            inputs.append(rng.random((2, 5)))
+        return [inputs]
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain", version=1)
@@ -187,34 +205,36 @@ class ChainScore(OfSemiring, ChainOp):
         return 2 if self.detailed or self.k else 1
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        emission = self.checked(inputs)
-        score = TensorMeta(emission.dtype, (self.k,) if self.k else ())
-        states = TensorMeta(np.dtype("int32"), (*score.shape, emission.shape[0]))
+        seen = self.checked(inputs).seen
+        score = TensorMeta(seen.dtype, (self.k,) if self.k else ())
+        states = TensorMeta(np.dtype("int32"), (*score.shape, seen.shape[0]))
         is_log = isinstance(self.algebra, LogSumExp)
         more = [inputs[i] for i in self.moving] if is_log else [states]
         return [score, *more][: self.output_count]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        chain = self.inputs(*inputs)
         if are_numbers(inputs):
-            return self.in_steps(*inputs)
+            return self._in_steps(chain)
+
+        def longer(x: jax.Array) -> jax.Array:
+            return x if x.shape[0] == 1 else jnp.pad(x, [(0, 1), *[(0, 0)] * (x.ndim - 1)])
+
         # With a row behind the length, because JAX has no scan of T - 1 steps for a symbolic T.
-        moves, seen = (
-            x if x.shape[0] == 1 else jnp.pad(x, [(0, 1), *[(0, 0)] * (x.ndim - 1)])
-            for x in inputs[1:3]
-        )
-        whole = jnp.asarray(inputs[2].shape[0]).astype(jnp.int32)
-        length = jnp.where(inputs[3] > whole, 0, inputs[3]) if self.has_length else whole
-        op = dataclasses.replace(self, has_length=True)
-        outs = op.in_steps(inputs[0], moves, seen, length, *inputs[3 + self.has_length :])
+        length = jnp.asarray(chain.seen.shape[0]).astype(jnp.int32)
+        if chain.length is not None:
+            length = jnp.where(chain.length > length, 0, chain.length)
+        chain = chain._replace(moves=longer(chain.moves), seen=longer(chain.seen), length=length)
+        outs = self._in_steps(chain)
         pairs = zip(outs, outputs_of(self, inputs), strict=True)
         return [x[tuple(map(slice, m.shape))] for x, m in pairs]
 
-    def in_steps(self, *inputs: jax.Array) -> Sequence[jax.Array]:
+    def _in_steps(self, chain: Inputs) -> Sequence[jax.Array]:
         """The outputs by scans over times."""
         if isinstance(self.algebra, LogSumExp):
-            return sums(self, *inputs)
-        arrays = self.of_states(inputs)
-        return listed(self, *arrays) if self.k else best(self, *arrays)[: self.output_count]
+            return sums(self, chain)
+        chain = chain.of_states(self.algebra)
+        return listed(self, chain) if self.k else best(self, chain)[: self.output_count]
 
     def differentiable_form(self) -> ExtensionOp:
         """With the details, by which the score is differentiated; details by a program's jvp."""
@@ -230,16 +250,22 @@ class ChainScore(OfSemiring, ChainOp):
         """That of the product along each sequence; under log_sum_exp by the expected uses."""
         moved = [*tangents[:3], *[None] * (len(primals) - 3)]
         if isinstance(self.algebra, SelectiveSemiring):
-            return tangent_of(functools.partial(along, self, outputs[1]), primals, moved), None
+
+            def product(*inputs: jax.Array) -> jax.Array:
+                return along(self, self.inputs(*inputs), outputs[1])
+
+            return tangent_of(product, primals, moved), None
         if any(t is not None and i not in self.moving for i, t in enumerate(moved)):
             return [NOT_DIFFERENTIABLE] * len(outputs)
-        those = zip(outputs[1:], (moved[i] for i in self.moving), strict=True)
-        score = functools.reduce(jnp.add, (jnp.sum(x * t) for x, t in those if t is not None))
+        uses = zip(outputs[1:], (moved[i] for i in self.moving), strict=True)
+        score = functools.reduce(jnp.add, (jnp.sum(x * t) for x, t in uses if t is not None))
         if not self.curved:
             return score, *[None] * len(self.moving)
-        return score, *tangent_of(
-            lambda *xs: tuple(self.lower_to_standard_ops(*xs) or ())[1:], primals, moved
-        )
+
+        def derivatives(*inputs: jax.Array) -> tuple[jax.Array, ...]:
+            return tuple(self.lower_to_standard_ops(*inputs) or ())[1:]
+
+        return score, *tangent_of(derivatives, primals, moved)
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_by_emission", version=1)
@@ -251,9 +277,10 @@ class ChainByEmission(ChainScore):
     moving = (2,)
 
     @property
-    def asks(self) -> int:
-        """0 the score, 3 with the derivatives by the emission; as `ChainOp` where it selects."""
-        return 3 if self.detailed and isinstance(self.algebra, LogSumExp) else super().asks
+    def asks(self) -> Asks:
+        """What is asked; as `ChainOp` where the semiring selects."""
+        is_log = isinstance(self.algebra, LogSumExp)
+        return Asks.BY_EMISSION if self.detailed and is_log else super().asks
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_samples", version=1)
@@ -271,12 +298,17 @@ class ChainSamples(ChainOp):
     has_length: bool = False
     has_columns: bool = False
 
+    @property
+    def asks(self) -> Asks:
+        """Samples."""
+        return Asks.SAMPLES
+
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         self.checked(inputs)
         return [TensorMeta(np.dtype("int32"), inputs[-1].shape)]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        return [drawn(self, *self.of_states(inputs))]
+        return [drawn(self, self.inputs(*inputs).of_states(self.algebra))]
 
 
 # --- the native CPU kernel ------------------------------------------------------------------------
@@ -287,7 +319,7 @@ class ChainSamples(ChainOp):
 def _declines(op: ChainOp, *metas: TensorMeta) -> str:
     """Why XLA computes a chain, or "" if the library does."""
     problem = unserved(metas, metas[0].dtype, ("float32", "float64"))
-    if op.asks == 3 and not op.band:
+    if op.asks == Asks.BY_EMISSION and not op.band:
         return "it derives by the emission alone where there is a band"
     if not problem and (
         op.algebra.native_number is None
@@ -303,21 +335,22 @@ faster too where memory is new: the system clears it.
 """
 
 
-def _run(op: ChainOp, *arrays: jax.Array) -> Values:
-    fields = {x: getattr(op, x) for x in ("band", "asks", "k", "has_length", "has_columns")}
-    fields |= {"algebra": op.algebra.native_number, "memory": MEMORY}
+def _run(op: ChainOp, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    fields = {name: getattr(op, name) for name in ("band", "k", "has_length", "has_columns")}
+    fields |= {"asks": op.asks, "algebra": op.algebra.native_number, "memory": MEMORY}
     outs, numbers = outputs_of(op, arrays), jax.tree.map(np.int64, fields)
     return in_program("chain", outs, arrays, "expand_dims", instructions="", **numbers)
 
 
 def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
     given, outs = on_host(outputs_of(op, arrays), arrays)
-    wanted = (True, True, True, op.has_length, op.has_columns, op.asks == 2)
-    inputs = [given.pop(0) if there else None for there in wanted]
-    (states,), (steps, *_), (count, emitted) = (x.shape for x in arrays[:3])
-    numbers = TYPES[arrays[0].dtype.name], op.algebra.native_number, op.band, op.asks, op.k, MEMORY
-    samples = outs[0].shape[0] if op.asks == 2 else 0
-    now("chain", *numbers, states, count, steps, emitted, samples, inputs, outs)
+    chain = op.inputs(*arrays)
+    (states,), (steps, *_), (count, emitted) = (x.shape for x in chain[:3])
+    samples = 0 if chain.uniforms is None else len(chain.uniforms)
+    fields = op.algebra.native_number, op.band, op.asks, op.k, MEMORY
+    sizes = states, count, steps, emitted, samples
+    # The library takes the inputs in this order, with nothing for those that are not there.
+    now("chain", TYPES[arrays[0].dtype.name], *fields, *sizes, [*op.inputs(*given)], outs)
     return outs
 
 

@@ -15,9 +15,10 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, typed_cal
 from tenferro_jax.shapes import as_array, as_index, is_traced, shown
 
 from ..arguments import STATIC, narrow, require_numbers
-from .chain import Chain, mapped, partition
+from .chain import Chain, partition
+from .chain_inputs import each_state, finite_max
 from .chain_op import ChainByEmission
-from .chain_recurrence import each_state, finite_max
+from .leading_axes import mapped
 
 
 @typed_call

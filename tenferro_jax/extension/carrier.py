@@ -158,6 +158,9 @@ class Extension(StdTensorOp):
       runtimes: the kernels and routes for the op, by default those of its class.
 
     Attributes:
+      family_id: the family of the op.
+      input_count: the number of inputs of the op.
+      output_count: the number of outputs of the op.
       at_once: whether a kernel may compute concrete arrays without compiling.
 
     Example:
@@ -172,6 +175,7 @@ class Extension(StdTensorOp):
     batching: Levels
     runtimes: ExtensionRuntimeSet
 
+    family_id: str
     at_once: bool
 
     def __init__(
@@ -193,6 +197,8 @@ class Extension(StdTensorOp):
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
         object.__setattr__(self, "runtimes", runtimes)
+        for name in ("family_id", "input_count", "output_count"):
+            object.__setattr__(self, name, getattr(op, name))
         eager = any(kernel.eager for kernel in runtimes.kernels(op.family_id, "cpu"))
         object.__setattr__(self, "at_once", eager and not batching)
 
@@ -230,21 +236,6 @@ class Extension(StdTensorOp):
     def given(self) -> ExtensionRuntimeSet | None:
         """The runtimes that were given to the call; None if they are those of the class."""
         return None if self.runtimes == self.op.runtimes else self.runtimes
-
-    @property
-    def family_id(self) -> str:
-        """The family of the op."""
-        return self.op.family_id
-
-    @property
-    def input_count(self) -> int:
-        """Number of inputs of the op."""
-        return self.op.input_count
-
-    @property
-    def output_count(self) -> int:
-        """Number of outputs of the op."""
-        return self.op.output_count
 
     def infer(self, *metas: TensorMeta, assume: Assume | None = None) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, checked against the op's counts; equalities of dimensions

@@ -19,7 +19,7 @@ from .carrier import Extension, Levels, body_of, what_runs
 from .contract import LOWERING, checked_sequence, in_method, require_arrays
 from .definitions import kept
 from .kernels import Kernel, RouteKind
-from .routes import choose_route, chosen, here, is_on_host
+from .routes import choose_route, here, is_on_host
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
@@ -29,7 +29,7 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
     metas = tuple(map(meta_of, arrays))
     route = choose_route(carrier, site, metas)
     if route.kind is not RouteKind.HOST:
-        kernel = chosen(carrier, route)
+        kernel = route.runs
         outs = body_of(carrier, kernel, *arrays)
         if outs is not None:
             # A lowering may call the host too.
@@ -46,11 +46,11 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
 def _mismatch(
     carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]
 ) -> InvalidConfig:
+    inference, _, _ = carrier.op.place_of("infer_output_meta").partition(" of ")
     return InvalidConfig(
         where=carrier.op.place_of(what),
         given=f"outputs {', '.join(map(str, have)) or 'none'}",
-        needed=f"{', '.join(map(str, want))}, as "
-        f"{carrier.op.place_of('infer_output_meta').split(' of ')[0]} says",
+        needed=f"{', '.join(map(str, want))}, as {inference} says",
         clause="X7.1",
     )
 
@@ -141,8 +141,7 @@ def _eager_kernel(
     """
     metas = tuple(TensorMeta(dtype, shape) for dtype, shape in described)
     outs = carrier.infer(*metas)
-    route = choose_route(carrier, site, metas)
-    kernel = chosen(carrier, route)
+    kernel = choose_route(carrier, site, metas).runs
     return None if kernel is None or kernel.eager is None else (kernel, outs)
 
 

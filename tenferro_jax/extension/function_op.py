@@ -73,14 +73,13 @@ class FunctionOp(Authored):
             "family_id": family_id,
             "function": self,
         }
-        empty = inspect.Parameter.empty
-        fields |= {
-            name: dataclasses.field(default_factory=functools.partial(lambda held: held, value))
-            if type(value).__hash__ is None  # dataclasses takes arrays in no other way
-            else value
-            for name, (_, value) in self.payload.items()
-            if value is not empty
-        }
+        for name, (_, default) in self.payload.items():
+            if default is inspect.Parameter.empty:
+                continue
+            if type(default).__hash__ is None:  # dataclasses takes arrays in no other way
+                given = functools.partial(lambda held: held, default)
+                default = dataclasses.field(default_factory=given)
+            fields[name] = default
         made = type(source.__name__, (FunctionExtension,), fields)
         made_frozen = dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
         self.op = made_frozen(made)

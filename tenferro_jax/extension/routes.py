@@ -46,6 +46,7 @@ class Route(NamedTuple):
       kind: kernel, lowering or host.
       reason: why this route was chosen, in a few words.
       kernel: the name of the kernel; "" if it has none, or for another route.
+      runs: the kernel itself; None for another route.
     """
 
     family_id: str
@@ -53,6 +54,7 @@ class Route(NamedTuple):
     kind: RouteKind
     reason: str
     kernel: str = ""
+    runs: Kernel | None = None
 
     def __str__(self) -> str:
         way = f"{self.kind.value} {self.kernel}".rstrip()
@@ -80,18 +82,18 @@ def choose_route(
         if timed is not None:
             return timed
 
-    def route(kind: RouteKind, reason: str, kernel: str = "") -> Route:
-        return Route(op.family_id, site.platform, kind, reason, kernel)
-
     refusals: list[str] = []
+    family, platform = op.family_id, site.platform
     for kernel in _accepting(carrier, site, metas, refusals):
-        reason = "; ".join([f"a kernel for {site.platform} is there", *refusals])
-        return route(RouteKind.KERNEL, reason, kernel.title)
+        reason = "; ".join([f"a kernel for {platform} is there", *refusals])
+        return Route(family, platform, RouteKind.KERNEL, reason, kernel=kernel.title, runs=kernel)
     passed_over = "".join(f"; {refusal}" for refusal in refusals)
     if op.has_own(LOWERING) and not lowering_declined and RouteKind.LOWERING in selected:
-        return route(RouteKind.LOWERING, "standard ops, compiled by XLA" + passed_over)
+        reason = "standard ops, compiled by XLA" + passed_over
+        return Route(family, platform, RouteKind.LOWERING, reason)
     if op.has_own("eager_execute") and not site.exporting and RouteKind.HOST in selected:
-        return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
+        reason = "eager_execute on the host" + passed_over
+        return Route(family, platform, RouteKind.HOST, reason)
     if lowering_declined:
         passed_over += f"; its lowering returned None for {', '.join(map(str, metas))}"
     elsewhere = sorted(
@@ -152,14 +154,6 @@ def _accepting(
                 refusals.append(f"{name} declines: {why}")
 
 
-def chosen(carrier: Extension, route: Route) -> Kernel | None:
-    """The kernel of a route."""
-    if route.kind is not RouteKind.KERNEL:
-        return None
-    offered = carrier.runtimes.kernels(carrier.family_id, route.platform)
-    return next(kernel for kernel in offered if kernel.title == route.kernel)
-
-
 def splits(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Split | None:
     """The rule by which XLA's partitioner splits a call; None if it splits the lowering, as it does
     where the host would compute something of the pieces.
@@ -184,7 +178,7 @@ def is_on_host(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> b
     route = route_of(carrier, metas, site)
     if route.kind is RouteKind.HOST:
         return True
-    body = jax.make_jaxpr(functools.partial(body_of, carrier, chosen(carrier, route)))
+    body = jax.make_jaxpr(functools.partial(body_of, carrier, route.runs))
     return _calls_host(body(*map(struct, metas)), site)
 
 
@@ -272,16 +266,12 @@ declines: one reduction does it)
         )
     closed = jax.make_jaxpr(fn)(*args)
     jaxpr, _ = open_jaxpr(closed)
-    used = {
-        v
-        for v in (*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars))
-        if not is_literal(v)
-    }  # jit drops the others
-    spread = any(
-        spreads(leaf)
-        for leaf, var in zip(jax.tree.leaves(args), jaxpr.invars, strict=True)
-        if var in used
-    )
+    read = [*jaxpr.outvars]
+    for eqn in jaxpr.eqns:
+        read += eqn.invars
+    used = {v for v in read if not is_literal(v)}  # jit drops the others
+    leaves = zip(jax.tree.leaves(args), jaxpr.invars, strict=True)
+    spread = any(spreads(leaf) for leaf, var in leaves if var in used)
     at = here()
     partitioned = at.partitioned or spread or any(map(spreads, equations(closed)))
     everywhere = Site(
@@ -303,8 +293,8 @@ TUNED: dict[tuple[Extension, str, tuple[TensorMeta, ...]], Route] = {}
 def _tune(carrier: Extension, metas: tuple[TensorMeta, ...], site: Site) -> None:
     """Time the kernels that accept a call, and its lowering; keep the fastest."""
     key = (carrier, site.platform, metas)
-    ways: dict[tuple[RouteKind, str], Callable[..., tuple[jax.Array, ...] | None]] = {
-        (RouteKind.KERNEL, kernel.title): functools.partial(kernel_body, carrier, kernel)
+    ways: dict[Kernel | None, Callable[..., tuple[jax.Array, ...] | None]] = {
+        kernel: functools.partial(kernel_body, carrier, kernel)
         for kernel in _accepting(carrier, site, metas, [])
     }
     structs = tuple(map(struct, metas))
@@ -316,7 +306,7 @@ def _tune(carrier: Extension, metas: tuple[TensorMeta, ...], site: Site) -> None
         and RouteKind.LOWERING in carrier.runtimes.routes
         and jax.eval_shape(lowering, structs) is not None
     ):
-        ways[RouteKind.LOWERING, ""] = lowering
+        ways[None] = lowering
     if len(ways) < 2:
         return
     best = dict.fromkeys(ways, math.inf)
@@ -330,10 +320,23 @@ def _tune(carrier: Extension, metas: tuple[TensorMeta, ...], site: Site) -> None
                 jax.block_until_ready(run(arrays))
                 best[way] = min(best[way], time.perf_counter() - at)
             rounds += 1
-    figures = [f"{name or kind.value} {1e3 * t:.3g} ms" for (kind, name), t in best.items()]
-    kind, name = min(best, key=lambda way: best[way])
-    reason = f"the fastest here: {', '.join(figures)}"
-    TUNED[key] = Route(carrier.family_id, site.platform, kind, reason, name)
+    figures = []
+    for kernel, seconds in best.items():
+        name = (kernel and kernel.title) or _kind(kernel).value
+        figures.append(f"{name} {1e3 * seconds:.3g} ms")
+    fastest = min(best, key=lambda kernel: best[kernel])
+    TUNED[key] = Route(
+        family_id=carrier.family_id,
+        platform=site.platform,
+        kind=_kind(fastest),
+        reason=f"the fastest here: {', '.join(figures)}",
+        kernel="" if fastest is None else fastest.title,
+        runs=fastest,
+    )
+
+
+def _kind(kernel: Kernel | None) -> RouteKind:
+    return RouteKind.LOWERING if kernel is None else RouteKind.KERNEL
 
 
 def _sample(family_id: str, meta: TensorMeta) -> np.ndarray:
