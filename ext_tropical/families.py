@@ -6,10 +6,11 @@ from tenferro_jax.extension import register_extension
 from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 
 from .graphs.path_op import PathSearch, TreeSums
+from .networks.former import Rows
 from .networks.log_derivatives import NetworkCurvature, NetworkShares
 from .networks.many import NetworkBest, NetworkSamples
 from .networks.value import TropicalNetwork
-from .networks.walk import NetworkEntries, Rows
+from .networks.walk import NetworkEntries
 from .semirings.registered import SemiringKey
 from .semirings.shipped import LogSumExp, max_plus, min_plus
 from .sequences.alignment_op import Alignment, AlignmentCounts

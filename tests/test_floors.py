@@ -65,6 +65,7 @@ DOORS = {
     "tenferro_jax.extension.registry",
     "tenferro_jax.extension.sharding",
     "tenferro_jax.extension.transforms",
+    "tenferro_jax.io",
     "tenferro_jax.plans",
     "tenferro_jax.plans.interpreter",
     "tenferro_jax.plans.plan",

@@ -45,7 +45,7 @@ def report(name: str, evidence: Mapping[str, str], asked: list[str]) -> None:
     network = model.network.given(given)
     log_evidence, shares = float(network.log_partition()), network.marginals()
     best = network.best()
-    log_best, state = float(best.value), given | {x: int(i) for x, i in best.labels.items()}
+    log_best, state = float(best.value), given | best.labels.tolist()
     print(
         f"{name}, {len(model.values)} variables, given "
         f"{', '.join(f'{k} {v}' for k, v in evidence.items())}"

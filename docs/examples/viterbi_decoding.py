@@ -57,7 +57,7 @@ def by_one_einsum(chain: Chain) -> tuple[float, list[int]]:
     rolls = [(scores, [t]) for t, scores in enumerate(chain.emission)]
     pairs = [(chain.transition, [t, t + 1]) for t in range(len(chain.emission) - 1)]
     best = best_assignment(chain.initial, [0], *itertools.chain.from_iterable(rolls + pairs), [])
-    return float(best.value), [int(best.labels[t]) for t in range(len(chain.emission))]
+    return float(best.value), [*best.labels.tolist().values()]
 
 
 def main() -> None:

@@ -1,8 +1,11 @@
 """Einsums of any number of operands: a call is checked, planned, and runs in one of four ways.
 
 `call`
-    The functions. A call is one step (`steps.einsum_op`), one op for the whole plan (`networks`),
-    the steps one after another (`steps.evaluate`), or slices.
+    The functions.
+`ways`
+    A call whose arguments are checked, and the ways in which it runs: one step
+    (`steps.einsum_op`), one op for the whole plan (`networks`), the steps one after another
+    (`steps.evaluate`), or slices.
 `planning`
     Equation and sizes to the order of contractions, its memory and its slices, without arrays.
 `slice_lengths`
@@ -16,6 +19,7 @@
 """
 
 from ..steps.evaluate import Assignment, TropicalResult, TropicalStep
+from ..steps.labels import Labels
 from .call import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
 from .planning import plan_tropical_einsum
@@ -23,6 +27,7 @@ from .slices import TropicalPlan
 
 __all__ = [
     "Assignment",
+    "Labels",
     "TropicalPlan",
     "TropicalResult",
     "TropicalStep",

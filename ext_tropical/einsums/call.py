@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tenferro_jax.errors import InvalidConfig, Unsupported, shortened, typed_call
-from tenferro_jax.extension.transforms import on_automatic_axes
-from tenferro_jax.plans.plan import hashable
-from tenferro_jax.shapes import as_array, is_plain
+from tenferro_jax.errors import InvalidConfig, typed_call
+from tenferro_jax.shapes import is_plain
 
-from ..arguments import one_dtype
-from ..networks.value import is_network, solved_as_network
 from ..semirings.registered import as_selective, as_semiring
-from ..semirings.semiring import SelectiveSemiring, Semiring
+from ..semirings.semiring import Semiring
 from ..semirings.shipped import max_plus
-from ..steps.einsum_op import Ties
 from ..steps.evaluate import (
     Assignment,
-    Mode,
     TropicalResult,
-    TropicalStep,
     Winners,
-    contract,
-    evaluate,
-    found_of,
 )
-from ..steps.layout import is_step, matmul_layout
-from .devices import Spread, spec_of, spread_over
-from .planning import Operand, Optimize, P, T, cached_plan, names_itself, read
-from .slice_lengths import byte_count
-from .slices import TropicalPlan, whole
+from ..steps.layout import is_step
+from .planning import Operand, Optimize, P, T, names_itself
+from .ways import checked_call
 
 
 def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
@@ -147,9 +135,17 @@ def tropical_einsum(
       [[0. 1.]
        [1. 0.]]
     """
-    return _answer(
-        equation, operands, as_semiring(semiring), ties, None, optimize, memory_limit, over
-    )[0]
+    call = checked_call(
+        equation,
+        operands,
+        as_semiring(semiring),
+        winners=None,
+        ties=ties,
+        optimize=optimize,
+        memory_limit=memory_limit,
+        over=over,
+    )
+    return call.answer().value
 
 
 @names_itself
@@ -182,10 +178,18 @@ def tropical_einsum_with_argmax(
       (3.0, 2)
     """
     selective = as_selective(semiring, "tropical_einsum_with_argmax")
-    found = _answer(
-        equation, operands, selective, ties, Winners.STEPS, optimize, memory_limit, over
+    call = checked_call(
+        equation,
+        operands,
+        selective,
+        winners=Winners.STEPS,
+        ties=ties,
+        optimize=optimize,
+        memory_limit=memory_limit,
+        over=over,
     )
-    return TropicalResult(*found, selective)
+    found = call.answer()
+    return TropicalResult(found.value, found.steps, found.output, selective)
 
 
 @names_itself
@@ -207,8 +211,8 @@ def best_assignment(
     size for each step.
 
     Returns:
-      An Assignment (value, labels, feasible). `labels` maps each contracted label (in the
-      interleaved form as it was written) to an int32 array of the value's shape. `feasible` is
+      An Assignment (value, labels, feasible). `labels`, a `Labels`, maps each contracted label (in
+      the interleaved form as it was written) to an int32 array of the value's shape. `feasible` is
       False where the value is the semiring's zero: no assignment counts.
 
     Example:
@@ -221,116 +225,19 @@ def best_assignment(
       (6.0, {'i': 0, 'j': 1, 'k': 0}, True)
     """
     selective = as_selective(semiring, "best_assignment")
-    value, labels, _ = _answer(
-        equation, operands, selective, ties, Winners.LABELS, optimize, memory_limit, over
+    call = checked_call(
+        equation,
+        operands,
+        selective,
+        winners=Winners.LABELS,
+        ties=ties,
+        optimize=optimize,
+        memory_limit=memory_limit,
+        over=over,
     )
-    return Assignment(value, labels, value != jnp.asarray(selective.zero(value.dtype)))
-
-
-def _answer(
-    equation: str | Operand,
-    operands: Sequence[Operand],
-    semiring: Semiring,
-    ties: str,
-    winners: Winners | None,
-    optimize: Optimize,
-    memory_limit: int | None,
-    over: str | tuple[str, ...] | None,
-) -> tuple[jax.Array, Any, str]:
-    """Of checked arguments the value, the winners that are wanted, and the labels of the value."""
-    equation, operands, written = read("tropical_einsum", equation, operands)
-    where = f"tropical_einsum {shortened(equation)!r}"
-    if ties not in ("first", "split", *Ties):
-        raise InvalidConfig(
-            where=f"{where}, ties",
-            given=repr(ties),
-            needed="'first' or 'split'",
-        )
-    if Ties(ties) is Ties.SPLIT and not isinstance(semiring, SelectiveSemiring):
-        raise InvalidConfig(
-            where=f"{where}, ties",
-            given=f"'split' under {semiring!r}",
-            needed="a selective semiring, because others have no ties",
-            fix="Leave ties out.",
-        )
-    for i, x in enumerate(operands):
-        if isinstance(x, Semiring):
-            raise InvalidConfig(
-                where=f"{where}, operand {i}",
-                given=repr(x),
-                needed="an array",
-                fix=f"Write semiring={x!r}.",
-            )
-    arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
-    if arrays:  # if there are none, the plan gives the number that it needs
-        one_dtype(where, semiring, [x.dtype for x in arrays], operands)
-    mode, memory_limit = Mode(semiring, Ties(ties), winners), byte_count(where, memory_limit)
-    spread = spread_over(where, over, arrays)
-    value, found, output = _solve(equation, arrays, mode, hashable(optimize), memory_limit, spread)
-    if winners is Winners.LABELS:
-        found = dict(sorted((written.get(label, label), index) for label, index in found.items()))
-    return value, found, output
-
-
-def _solve(
-    equation: str,
-    operands: Sequence[Any],
-    mode: Mode,
-    optimize: Optimize,
-    memory_limit: int | None,
-    spread: Spread | None,
-) -> tuple[jax.Array, Any, str]:
-    """(value, the winners that the mode asks for, labels of the value)."""
-    shapes = tuple(tuple(x.shape) for x in operands)
-    if (
-        memory_limit is None
-        and spread is None
-        and optimize == "auto"
-        and is_step(equation)
-        and not any(1 in shape for shape in shapes)  # such a label may be longer elsewhere
-    ):
-        layout = matmul_layout(equation).equation
-        if len(layout.inputs) != len(operands):
-            layout.sizes(shapes, "tropical_einsum")
-        value, steps = contract(operands, layout.inputs, layout.output, mode)
-        return value, found_of(mode, value, steps, layout.output), layout.output
-    dtype = operands[0].dtype if operands else jnp.dtype("float32")
-    devices = spread.devices if spread else 1
-    plan = cached_plan(
-        equation, shapes, dtype, optimize, memory_limit, mode.semiring, devices, devices
-    )
-    if plan.slices == 1:
-        # A network of concrete arrays runs at once, without a program to compile.
-        if is_network(plan.plan, operands, mode):
-            return (*solved_as_network(plan.plan, operands, mode), plan.output)
-        return (*_program(plan, mode)(*operands), plan.output)
-    if mode.ties is Ties.SPLIT:
-        raise Unsupported(
-            where="tropical_einsum",
-            given="ties='split' in slices",
-            needed="all slices at once, because the winners are counted",
-            fix="Leave out memory_limit and over, or ties.",
-        )
-    value, at = _program(plan, mode, spread)(*operands)
-    if mode.winners is not Winners.STEPS:
-        return value, at, plan.output
-    sizes = dict(plan.whole)
-    found = (TropicalStep(c, (sizes[c],), plan.output, index) for c, index in at.items())
-    return value, tuple(found), plan.output
-
-
-@functools.lru_cache(maxsize=1024)
-def _program(plan: TropicalPlan, mode: Mode, spread: Spread | None = None) -> Any:
-    """The einsum as a function of arrays, compiled once for each dtype."""
-
-    def run(*operands: jax.Array) -> Any:
-        if plan.slices == 1:
-            return evaluate(plan.plan, operands, mode)
-        return whole(plan, mode, spread, operands)
-
-    run.__name__ = run.__qualname__ = "tropical_einsum"
-    if spread is None:
-        run = on_automatic_axes(run, functools.partial(spec_of, plan.plan))
-    return (
-        jax.jit(run) if plan.memory is not None else run
-    )  # symbolic sizes are traced in the caller's scope
+    found = call.answer()
+    is_feasible = found.value != jnp.asarray(selective.zero(found.value.dtype))
+    labels = found.labels
+    if call.written:
+        labels = labels.renamed(dict(sorted((call.written[x], x) for x in labels)))
+    return Assignment(found.value, labels, is_feasible)

@@ -96,7 +96,7 @@ class Spread:
 
 
 def spread_over(where: str, over: object, operands: Sequence[object]) -> Spread | None:
-    """The devices of a mesh axis, or of some, by name; None for None, and if an operand is empty.
+    """The devices of a mesh axis, or of some, by name; None if an operand is empty.
 
     The mesh is that of `jax.set_mesh`, or else that of the first operand with a NamedSharding.
 
@@ -104,8 +104,6 @@ def spread_over(where: str, over: object, operands: Sequence[object]) -> Spread 
       InvalidConfig: no name of an axis of that mesh, or no mesh.
       Unsupported: inside a shard_map over the mesh.
     """
-    if over is None:
-        return None
     axes = (over,) if isinstance(over, str) else over
     where = f"{where}, over"
     if not isinstance(axes, tuple) or not axes or not all(isinstance(a, str) for a in axes):

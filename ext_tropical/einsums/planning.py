@@ -124,6 +124,7 @@ def plan_tropical_einsum(
       at most 819200 bytes at once beside the operands
     """
     equation, given, _ = read("plan_tropical_einsum", equation, operands)
+    where = f"tropical_einsum {shortened(equation)!r}"
     shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(given))
     if dtype is None:
         dtype = next((x.dtype for x in given if hasattr(x, "dtype")), "float32")
@@ -132,7 +133,7 @@ def plan_tropical_einsum(
         shapes,
         _dtype(dtype),
         hashable(optimize),
-        byte_count(f"tropical_einsum {shortened(equation)!r}", memory_limit),
+        None if memory_limit is None else byte_count(where, memory_limit),
         as_semiring(semiring),
         require_size("plan_tropical_einsum, slices", slices, 1),
     )
@@ -180,11 +181,8 @@ def cached_plan(
     """`plan_tropical_einsum`, cached."""
     where = f"tropical_einsum {shortened(equation)!r}"
     plan = ordered(equation, shapes, optimize)
-    if (
-        memory_limit is None
-        and slices == 1
-        and any(jax.export.is_symbolic_dim(n) for _, n in plan.sizes)
-    ):
+    is_whole = memory_limit is None and slices == 1
+    if is_whole and any(jax.export.is_symbolic_dim(n) for _, n in plan.sizes):
         return TropicalPlan(plan, plan.sizes, None, dtype, semiring)
     itemsize, work = dtype.itemsize, work_dtype(dtype).itemsize
     scratch, winner = 10, 0  # log_sum_exp repairs tiles
@@ -192,6 +190,10 @@ def cached_plan(
         scratch, winner = 3 if work == itemsize else 4, 4  # 16 bits are widened
     memory = Memory(plan, itemsize, work, devices, scratch, winner)
     require_possible(where, plan, dtype.itemsize, memory_limit)
+    if is_whole:
+        return TropicalPlan(
+            plan=plan, whole=plan.sizes, memory=memory, dtype=dtype, semiring=semiring
+        )
     lengths = slice_lengths(where, memory, memory_limit, slices)
     return TropicalPlan(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
 

@@ -203,14 +203,12 @@ class SlicedPlan:
         )
 
 
-def byte_count(where: str, memory_limit: int | None) -> int | None:
+def byte_count(where: str, memory_limit: object) -> int:
     """A memory limit as an int.
 
     Raises:
-      InvalidConfig: neither None nor a positive integer.
+      InvalidConfig: not a positive integer.
     """
-    if memory_limit is None:
-        return None
     found = as_index(memory_limit)
     if found is not None and found > 0:
         return found

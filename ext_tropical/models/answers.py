@@ -29,11 +29,11 @@ from ..networks.many import NetworkBest, NetworkSamples
 from ..networks.plan_rows import contracted
 from ..networks.plan_text import labels_of, text_of
 from ..networks.value import TropicalNetwork, is_network
-from ..networks.walk import rows_of
 from ..semirings.registered import SemiringKey
 from ..semirings.semiring import Semiring
 from ..semirings.shipped import LogSumExp
 from ..steps.evaluate import Assignment, Mode
+from ..steps.labels import Labels
 from .factors import Factors
 from .variables import Variable, as_floats, holders, pairs_of, require_known
 
@@ -50,7 +50,7 @@ def samples(
     key: jax.Array,
     shape: Sequence[int],
     temperature: float,
-) -> dict[str | int, jax.Array]:
+) -> Labels:
     """Independent samples of the labels of a plan: int32 of a shape each; -1 if the value is not
     finite.
     """
@@ -86,7 +86,7 @@ def samples(
 
 def best_ways(
     plan: TropicalPlan, tables: Sequence[jax.Array], count: int
-) -> tuple[jax.Array, dict[str | int, jax.Array]]:
+) -> tuple[jax.Array, Labels]:
     """The greatest values of distinct assignments, (count,), and their labels; -inf and -1 where
     there are fewer.
     """
@@ -131,8 +131,8 @@ def _nowhere(plan: TropicalPlan, count: int) -> jax.Array:
     return jnp.full((len(labels_of(plan.plan)), count), -1, jnp.int32)
 
 
-def _named(plan: TropicalPlan, labels: jax.Array) -> dict[str | int, jax.Array]:
-    return dict(zip(labels_of(plan.plan), rows_of(labels), strict=True))
+def _named(plan: TropicalPlan, labels: jax.Array) -> Labels:
+    return Labels.of_rows(labels_of(plan.plan), labels)
 
 
 def plan_of_one_op(net: Factors, semiring: Semiring) -> Plan | None:

@@ -20,6 +20,7 @@ from ..native.library import is_on_host
 from ..semirings.shipped import LogSumExp
 from ..sequences.chain import Chain
 from ..steps.evaluate import Assignment
+from ..steps.labels import Labels
 from .factors import Factors
 from .relative import have_small_sums, without_shared
 from .variables import Variable, by_variable, chain_order, chain_places, is_finite
@@ -64,7 +65,8 @@ class ChainForm(NamedTuple):
         if states[0] < 0:
             return None
         labels = np.array([*(choice[states[0]] for choice in ends), *states], np.int32)
-        return Assignment(found.score, self.named(labels), jax.device_put(np.True_))
+        named = Labels(self.order, jax.device_put(labels))
+        return Assignment(found.score, named, jax.device_put(np.True_))
 
     def entropy(self, temperature: float) -> jax.Array | None:
         """In NumPy, which compiles nothing; None inside a transform, or if it is not finite."""

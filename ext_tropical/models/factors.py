@@ -144,7 +144,7 @@ class Factors:
           >>> from ext_tropical import Network
           >>> net = Network.from_factors({("rain",): [0.0, -1.0], ("rain", "wet"): [[0.0, -3.0],
           ...     [-2.0, 0.0]]})
-          >>> {name: int(i) for name, i in net.best().labels.items()}
+          >>> net.best().labels.tolist()
           {'rain': 0, 'wet': 0}
         """
         needed = "a mapping from variables to tables, or pairs of them"
@@ -206,7 +206,8 @@ class Factors:
         optimize: Optimize,
     ) -> Self:
         """A network of tables; all is checked, and options become what JAX can compare."""
-        options = byte_count("Network", memory_limit), hashable(optimize)
+        limit = None if memory_limit is None else byte_count("Network", memory_limit)
+        options = limit, hashable(optimize)
         return cls.tree_unflatten((scopes, *options), checked(scopes, tables))
 
     @asked

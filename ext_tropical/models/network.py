@@ -20,6 +20,7 @@ from ..einsums.call import best_assignment
 from ..networks.value import solved_as_network
 from ..semirings.shipped import LogSumExp, max_plus
 from ..steps.evaluate import Assignment, Mode
+from ..steps.labels import Labels
 from ..steps.weighted_sum import work_of
 from .answers import best_ways, counted, counted_by, plan_of_one_op, samples, shares
 from .chain_form import chain_form
@@ -74,7 +75,7 @@ class Network(Factors):
       >>> from ext_tropical import Network
       >>> likes_equal = np.array([[1.0, 0.0], [0.0, 1.0]])
       >>> net = Network("ab,bc,a->", likes_equal, likes_equal, np.array([0.0, 0.5]))
-      >>> {name: int(i) for name, i in net.best().labels.items()}
+      >>> net.best().labels.tolist()
       {'a': 1, 'b': 1, 'c': 1}
       >>> print(net.marginals()["c"].round(2))
       [0.47 0.53]
@@ -139,10 +140,10 @@ class Network(Factors):
           k: how many distinct assignments, by falling score; all if there are fewer.
 
         Returns:
-          An Assignment: value, labels {variable: int32}, feasible (False if all assignments are
-          impossible, when labels mean nothing). With k each has an axis of k, or of the number of
-          all assignments, if that is less; value -inf, labels -1 and feasible False where fewer
-          are possible. If the value is NaN, labels and feasible mean nothing.
+          An Assignment: value, labels (`Labels`: int32 for each variable), feasible (False if all
+          assignments are impossible, when labels mean nothing). With k each has an axis of k, or of
+          the number of all assignments, if that is less; value -inf, labels -1 and feasible False
+          where fewer are possible. If the value is NaN, labels and feasible mean nothing.
 
         Raises:
           InvalidConfig: k below 1, or 2**31 labels and more.
@@ -158,14 +159,14 @@ class Network(Factors):
 
         Example:
           >>> net = Network("ab,b->", [[0.0, 1.0], [2.0, 0.0]], [0.0, 0.5])
-          >>> {name: int(i) for name, i in net.best().labels.items()}
+          >>> net.best().labels.tolist()
           {'a': 1, 'b': 0}
           >>> print(net.best(k=3).value, net.best(k=3).labels["b"])
           [2.  1.5 0.5] [0 1 1]
         """
         if k is None:
             if (form := chain_form(self)) and (path := form.best()):
-                return path
+                return path._replace(labels=path.labels.renamed(self._own_names()))
             found = self.answered(best_assignment)
             return found._replace(labels=self._named(found.labels))
         dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
@@ -179,7 +180,7 @@ class Network(Factors):
         if sizes:
             value, labels = best_ways(self.plan(), list(map(widened, self.tables)), k)
         else:  # one assignment, of nothing
-            value, labels = self.value()[None], {}
+            value, labels = self.value()[None], Labels((), jnp.zeros((1, 0), jnp.int32))
         value = value.astype(dtype)
         return Assignment(value, self._named(labels), value > -jnp.inf)
 
@@ -213,8 +214,7 @@ class Network(Factors):
                 needed=f"at most {limit}, the limit",
                 fix="Raise the limit, or ask for best(k).",
             )
-        labels = self._ranked(number).labels if number else {}
-        rows = {name: np.asarray(x).tolist() for name, x in labels.items()}
+        rows = self._ranked(number).labels.tolist() if number else {}
         return ({name: row[i] for name, row in rows.items()} for i in range(number))
 
     @asked
@@ -375,7 +375,7 @@ class Network(Factors):
     @asked
     def sample(
         self, key: jax.Array, shape: Sequence[int] = (), *, temperature: float = 1.0
-    ) -> dict[Variable, jax.Array]:
+    ) -> Labels:
         """Independent assignments, drawn with probabilities proportional to exp(score / T), exactly
         but for rounding.
 
@@ -384,7 +384,8 @@ class Network(Factors):
           shape: of the samples.
 
         Returns:
-          {variable: int32 of the shape}; -1 inside a transform if all assignments are impossible.
+          Labels: for each variable int32 of the shape; -1 inside a transform if all assignments
+          are impossible.
 
         Raises:
           InvalidConfig: all assignments are impossible, a score is NaN or inf, or a shape or
@@ -415,13 +416,13 @@ class Network(Factors):
         if not self.variables:
             require_finite("sample", self.log_partition(temperature=temperature))
         if 0 in shape or not self.variables:
-            return by_variable(
-                self.variables, [jnp.zeros(shape, jnp.int32) for _ in self.variables]
-            )
+            names = tuple(self.variables)
+            return Labels(names, jnp.zeros((*shape, len(names)), jnp.int32))
         if form := chain_form(self, semiring.temperature):
             drawn = form.chain(temperature).sample(key, shape)
             if is_finite(drawn) and drawn.min() >= 0:
-                return form.named(np.moveaxis(np.asarray(drawn), -1, 0)[::-1])
+                states = np.asarray(drawn)[..., ::-1]  # from first to last
+                return Labels(form.order, jax.device_put(states)).renamed(self._own_names())
         net, score = from_best(self, semiring.temperature)
         require_finite("sample", score)
         return self._named(samples(self.plan(), net.tables, key, shape, temperature))
@@ -433,10 +434,13 @@ class Network(Factors):
             work_of("temperature", semiring, [TensorMeta(dtype, ())])
         return semiring
 
-    def _named(self, labels: Mapping[str | int, jax.Array]) -> dict[Variable, jax.Array]:
-        """What is known of each letter, for each variable."""
-        names = list(self.variables)
-        return by_variable(names, [labels[get_symbol(i)] for i in range(len(names))])
+    def _own_names(self) -> dict[Variable, Variable]:
+        """The order of the variables, for the labels of a chain."""
+        return {name: name for name in self.variables}
+
+    def _named(self, labels: Labels) -> Labels:
+        """The labels of letters, for each variable."""
+        return labels.renamed({name: get_symbol(i) for i, name in enumerate(self.variables)})
 
     def _ranked(self, k: int) -> Assignment:
         """As `best(k)`, of integers too: their sums are exact in float64."""

@@ -6,7 +6,7 @@ itself what the entries of a table share.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -72,10 +72,10 @@ def from_best(net: F, temperature: float) -> tuple[F, Any]:
     still = [jax.lax.stop_gradient(x) if isinstance(x, jax.core.Tracer) else x for x in tables]
     score, labels, _ = net.like(net.scopes, still).answered(best_assignment)
     is_known = is_on_host(score) and not any(map(_is_jax, tables))
-    chosen: dict[Variable, Any] = {}
-    for number, name in enumerate(net.variables):
-        label = labels[get_symbol(number)]
-        chosen[name] = int(label) if is_known else label
+    found: Mapping[str, Any] = labels.tolist() if is_known else labels
+    chosen: dict[Variable, Any] = {
+        name: found[get_symbol(number)] for number, name in enumerate(net.variables)
+    }
     pairs = zip(still, net.scopes, strict=True)
     entries = [entry(x, [chosen[name] for name in scope]) for x, scope in pairs]
     return net.like(net.scopes, less(tables, entries)[0]), score

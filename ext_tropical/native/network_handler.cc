@@ -53,16 +53,6 @@ ffi::Error network(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::Remaini
   }
 }
 
-ffi::Error rows(ffi::Buffer<ffi::DataType::S32> labels, ffi::RemainingRets results) {
-  const size_t count = results.size() ? labels.element_count() / results.size() : 0;
-  for (size_t i = 0; i < results.size(); ++i) {
-    auto x = results.get<ffi::Buffer<ffi::DataType::S32>>(i);
-    if (!x || (*x)->element_count() != count || count * results.size() != labels.element_count()) return invalid("rows: malformed operands");
-    if (count) std::memcpy((*x)->typed_data(), labels.typed_data() + i * count, count * sizeof(int32_t));
-  }
-  return ffi::Error::Success();
-}
-
 }  // namespace
 }  // namespace tropical
 
@@ -78,10 +68,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(tropical_network, tropical::network,
                                   .Attr<int64_t>("question")
                                   .Attr<double>("temperature")
                                   .Attr<std::string_view>("instructions"));
-
-TROPICAL_EXPORT XLA_FFI_Error* tropical_rows(XLA_FFI_CallFrame* frame);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(tropical_rows, tropical::rows,
-                              xla::ffi::Ffi::Bind().Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>().RemainingRets());
 
 // The same without XLA, for arrays of which the caller knows type and size: `pairs` are the address and the number of entries of each input,
 // then of each result. Returns 0, or 1 with a text of at most 200 bytes, or 2 where there is no memory.

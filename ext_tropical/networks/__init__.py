@@ -14,6 +14,8 @@
     entries of tables there, which are the gradient of a value that selects.
 `loops`
     The loop in standard ops, whose program does not grow with the plan; a rule for each question.
+`former`
+    An op that old files hold.
 `plan_rows`, `plan_text`
     A plan as the rows that the loop reads, as the text of a payload, and as the integers of the
     native library.

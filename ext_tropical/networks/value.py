@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,11 +27,12 @@ from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import LogSumExp, max_plus, min_plus
 from ..steps.einsum_op import Ties
 from ..steps.evaluate import Mode, Winners, evaluate, run_step
+from ..steps.labels import Labels
 from . import loops, walk
 from .log_derivatives import NetworkShares
 from .plan_text import batched_text, labels_of, text_of
 from .question import LABELS, Axes, Question, kernels, unknown
-from .walk import NetworkEntries, rows_of
+from .walk import NetworkEntries
 
 
 @extension_op(package="tenferro-ext-tropical", name="network", version=1)
@@ -214,14 +215,14 @@ def solved(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> tuple[jax.A
 
 def solved_as_network(
     plan: Plan, operands: Sequence[jax.Array], mode: Mode
-) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+) -> tuple[jax.Array, Labels | None]:
     """As `solved`, by one op."""
     op = _op(plan, mode.semiring, mode.winners is not None)
     tables = without_repeated_axes(operands, plan.terms, dict(plan.sizes))
     if not op.is_selective:  # 16 bits are widened for the whole network
         dtype = one_dtype(op.family_id, op.algebra, [x.dtype for x in tables])
-        return apply(op, *map(widened, tables))[0].astype(dtype), {}
+        return apply(op, *map(widened, tables))[0].astype(dtype), None
     value, *labels = apply(op, *tables)
     if not labels:
-        return value, {}
-    return value, dict(zip(labels_of(plan), rows_of(labels[0]), strict=True))
+        return value, None
+    return value, Labels.of_rows(labels_of(plan), labels[0])

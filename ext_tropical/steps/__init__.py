@@ -14,6 +14,8 @@
 `evaluate`
     The steps of a plan one after another, each as its own op; for any semiring, symbolic sizes and
     several devices.
+`labels`
+    `Labels`: what an assignment says of each name, as one array.
 `shared_number`
     What scores have in common, which is taken away before exponentials are summed.
 `kernels`

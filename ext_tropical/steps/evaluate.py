@@ -24,6 +24,7 @@ from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import LogSumExp, max_mul, min_max
 from .einsum_op import Outputs, Ties, TropicalEinsum
 from .kernels.selection import is_size
+from .labels import Labels
 from .layout import product, step_op
 from .log_einsum import LogEinsum
 from .sum_einsum import SumEinsum
@@ -94,13 +95,13 @@ class TropicalResult:
         return self.value != jnp.asarray(self.semiring.zero(self.value.dtype))
 
     @on_automatic_axes
-    def coordinates(self) -> Mapping[str, jax.Array]:
+    def coordinates(self) -> Labels:
         """One optimal index of each contracted label for every output entry, read backwards from
         the winners.
 
         Returns:
-          {label: int32 array of the value's shape}, the contracted labels in alphabetical order;
-          all are -1 if a contracted size is 0.
+          Labels: for each contracted label an int32 array of the value's shape, in alphabetical
+          order; all are -1 if a contracted size is 0.
 
         Cost: one gather of the value's size for each step but the last.
         """
@@ -108,11 +109,13 @@ class TropicalResult:
         if len(shape) > len(self.output):  # the result of a vmap
             return jax.vmap(TropicalResult.coordinates)(self)
         if any(isinstance(size, int) and size == 0 for step in self.steps for size in step.shape):
-            nowhere = jnp.full(shape, -1, jnp.int32)
-            return dict.fromkeys(sorted("".join(step.labels for step in self.steps)), nowhere)
-        steps = walked_back(self.steps, self.output, shape)
-        known = {label: index for step in steps for label, index in step.coordinates().items()}
-        return {label: jnp.broadcast_to(known[label], shape) for label in sorted(known)}
+            names = sorted("".join(step.labels for step in self.steps))
+            return Labels(names, jnp.full((*shape, len(names)), -1, jnp.int32))
+        known: dict[str, jax.Array] = {}
+        for step in walked_back(self.steps, self.output, shape):
+            known |= step.coordinates()
+        found = {label: jnp.broadcast_to(known[label], shape) for label in sorted(known)}
+        return Labels.joined(found, shape)
 
 
 def walked_back(
@@ -148,13 +151,13 @@ class Assignment(NamedTuple):
 
     Attributes:
       value: the best value.
-      labels: for each contracted label its index, int32, shape of the value.
+      labels: for each contracted label its index, int32, shape of the value: `Labels`.
       feasible: boolean, shape of the value: False where the value is the semiring's zero; there the
         indices mean nothing.
     """
 
     value: jax.Array
-    labels: Mapping[Any, jax.Array]
+    labels: Labels
     feasible: jax.Array
 
 
@@ -206,7 +209,7 @@ def evaluate(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> tuple[jax
 
 def found_of(
     mode: Mode, value: jax.Array, steps: Sequence[TropicalStep], output: str
-) -> tuple[TropicalStep, ...] | Mapping[str, jax.Array]:
+) -> tuple[TropicalStep, ...] | Labels:
     """Of the winners of all steps what the mode asks for."""
     if mode.winners is not Winners.LABELS:
         return tuple(steps)

@@ -27,7 +27,7 @@ from ext_tropical import (
 from ext_tropical.networks.log_derivatives import NetworkShares
 from ext_tropical.networks.many import NetworkSamples
 from ext_tropical.networks.value import TropicalNetwork
-from ext_tropical.networks.walk import NetworkEntries, Rows
+from ext_tropical.networks.walk import NetworkEntries
 from ext_tropical.semirings.semiring import SelectiveSemiring
 from ext_tropical.semirings.shipped import max_plus
 from ext_tropical.steps.at_winner import AtWinner
@@ -207,7 +207,6 @@ OPS = {
     "shares": NetworkShares(0.5, PLAN, (0,)),
     "cotangents": NetworkShares(0.5, PLAN, (0,), True),
     "samples": NetworkSamples(0.7, "ab,bc,c->|1,2:b|0,3:"),
-    "rows": Rows(3),
 }
 
 

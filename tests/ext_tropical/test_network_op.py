@@ -25,25 +25,26 @@ from ext_tropical import (
     min_plus,
     tropical_einsum,
 )
-from ext_tropical.native.library import native, target
+from ext_tropical.native.library import native
 from ext_tropical.networks import loops, plan_rows, walk
+from ext_tropical.networks.former import Rows
 from ext_tropical.networks.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.networks.many import NetworkBest, NetworkSamples
 from ext_tropical.networks.plan_text import plan_in, text_of
 from ext_tropical.networks.question import _eager
 from ext_tropical.networks.value import TropicalNetwork, solved_as_network
-from ext_tropical.networks.walk import WORTH_THE_OP, NetworkEntries, Rows, rows_of
+from ext_tropical.networks.walk import NetworkEntries
 from ext_tropical.semirings.shipped import SEMIRINGS
 from ext_tropical.steps.evaluate import Mode, TropicalResult, Winners, evaluate
 from tenferro_jax import plan_einsum
-from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import BackendFailure, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
 from tenferro_jax.testing import check
 
 from ..helpers import ends_in, near
 from ..sweep import times
-from .judges import OWN, nothing_compiled, refusals
+from .judges import OWN, nothing_compiled
 
 needs_library = pytest.mark.skipif(bool(native().problem), reason=native().problem)
 
@@ -277,28 +278,7 @@ def test_a_few_large_matrices_are_steps_of_their_own(semiring):
     assert families(small) == {"tenferro-ext-tropical.network.v1"}
 
 
-# --- rows of labels as outputs of their own -------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, WORTH_THE_OP - 1, WORTH_THE_OP, 70])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
-def test_rows_are_those_of_numpy_outside_jit_inside_and_in_a_program(count, shape):
-    labels = np.random.default_rng(count).integers(-9, 9, (count, *shape), np.int32)
-    for fn in (rows_of, jax.jit(rows_of), jax.export.export(jax.jit(rows_of))(labels).call):
-        found = fn(jnp.asarray(labels))
-        assert len(found) == count
-        for ours, row in zip(found, labels, strict=True):
-            assert ours.dtype == np.int32
-            np.testing.assert_array_equal(ours, row)
-
-
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_batch_of_labels_has_the_rows_of_each(axis):
-    labels = np.random.default_rng(0).integers(-9, 9, (5, 12, 4), np.int32)
-    found = jax.jit(jax.vmap(rows_of, axis))(jnp.asarray(np.moveaxis(labels, 0, axis)))
-    np.testing.assert_array_equal(np.stack(found, 1), labels)
-    nested = jax.vmap(jax.vmap(rows_of, 1))(jnp.asarray(labels))
-    np.testing.assert_array_equal(np.stack(nested, 1), labels)
+# --- labels ---------------------------------------------------------------------------------------
 
 
 @needs_library
@@ -308,35 +288,9 @@ def test_labels_under_jit_are_one_call_of_the_library():
     net = Network.from_factors({(i, i + 1): np.eye(2) * (i % 3 - 1) for i in range(60)})
     ask = jax.jit(lambda net: net.best().labels)
     kinds = {route.family_id.split(".")[1]: route.kind for route in routes(ask, net)}
-    assert kinds == {"network": RouteKind.KERNEL, "rows": RouteKind.KERNEL}
+    assert kinds == {"network": RouteKind.KERNEL}
     assert " fusion(" not in ask.lower(net).compile().as_text()
     assert ask(net) == net.best().labels
-
-
-@needs_library
-@pytest.mark.cpu
-def test_malformed_calls_are_refused_by_the_handler():
-    for shapes in ([(3,), (3,)], [(3,), (4,)], [(2,), (4,)]):
-        outs = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
-        call = jax.jit(jax.ffi.ffi_call(target("rows"), outs))
-        labels = jnp.arange(6, dtype=jnp.int32)
-        if shapes == [(3,), (3,)]:
-            np.testing.assert_array_equal(np.stack(call(labels)), labels.reshape(2, 3))
-            continue
-        ends_in(
-            lambda: jax.block_until_ready(call(labels)),
-            jax.errors.JaxRuntimeError,
-            "rows: malformed operands",
-        )
-
-
-test_refusals = refusals(
-    (InvalidConfig, "count", lambda: Rows(0)),
-    (InvalidConfig, "count", lambda: Rows(True)),
-    (DTypeError, "int32", lambda: apply(Rows(2), jnp.ones((2, 3)))),
-    (ShapeError, "2", lambda: apply(Rows(2), jnp.ones((3, 2), jnp.int32))),
-    (ShapeError, "an axis of rows", lambda: apply(Rows(2), jnp.int32(2))),
-)
 
 
 # --- the whole plan as loops, against its steps one after another ---------------------------------
