@@ -82,10 +82,11 @@ class Call(NamedTuple):
         if is_free and is_step(self.equation) and not has_ones:
             return Way.STEP, None
         devices = self.spread.devices if self.spread else 1
+        dtype = self.operands[0].dtype if self.operands else jnp.dtype("float32")
         plan = cached_plan(
             self.equation,
             shapes,
-            self.operands[0].dtype if self.operands else jnp.dtype("float32"),
+            dtype,
             self.optimize,
             self.memory_limit,
             self.mode.semiring,

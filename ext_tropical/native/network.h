@@ -7,20 +7,22 @@
 
 namespace tropical {
 
-// What is asked of a plan, with its inputs -> its results. `tables` are the operands of the plan, `active` some of them.
+// What is asked of a plan: its inputs -> its results. `tables` are the operands of the plan, `active` some of them, or tangents or cotangents of these.
+// Labels are int32: a row for each contracted label, each of the value's shape; of samples and of the best ones a column for each.
+// The table `Asked` in networks/question.py has the same names, numbers and texts up to the semicolon.
 enum class Question : int64_t {
   kValue = 0,          // tables -> value
-  kLabels = 1,         // tables -> value, labels: int32, a row for each contracted label, each of the value's shape
-  kTotal = 2,          // labels, active -> the sum of their entries there
-  kEntries = 3,        // labels, active -> their entries there, one row for each
-  kAddTotal = 4,       // labels, cotangent of kTotal -> active
-  kAddEntries = 5,     // labels, cotangent of kEntries -> active
-  kLogTangent = 6,     // tables, tangents of active -> tangent of the value
-  kLogCotangent = 7,   // tables, cotangent of the value -> cotangents of active
-  kSamples = 8,        // tables, numbers in [0, 1), a row for each step that contracts -> labels: as kLabels, a column for each sample
-  kBest = 9,           // tables -> the k best values in order, labels: as kLabels, a column for each
-  kLogBend = 10,       // tables, tangents of active, others -> tangent along the others of the tangent of the value
-  kLogCurvature = 11,  // tables, cotangent of the value, tangents of active -> tangents of the cotangents of active
+  kLabels = 1,         // tables -> value, labels
+  kTotal = 2,          // labels, active -> value; the sum of their entries there
+  kEntries = 3,        // labels, active -> entries; one row for each table
+  kAddTotal = 4,       // labels, value -> active; the transpose of kTotal
+  kAddEntries = 5,     // labels, entries -> active; the transpose of kEntries
+  kLogTangent = 6,     // tables, active -> value
+  kLogCotangent = 7,   // tables, value -> active
+  kSamples = 8,        // tables, numbers -> samples; numbers in [0, 1), a row for each step that contracts
+  kBest = 9,           // tables -> values, assignments; the k best values in order
+  kLogBend = 10,       // tables, active, active -> value; the tangent along the others of that of kLogTangent
+  kLogCurvature = 11,  // tables, value, active -> active; the tangents of the results of kLogCotangent
 };
 
 struct Buffer {

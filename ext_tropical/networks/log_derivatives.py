@@ -20,7 +20,7 @@ from ..semirings.shipped import OfTemperature
 from ..steps.evaluate import Mode, evaluate
 from ..tangents import filled, tangent_of
 from . import loops
-from .question import Axes, Question, kernels
+from .question import Asked, Question, kernels
 
 Arrays = Sequence[jax.Array]
 
@@ -50,7 +50,7 @@ class LogDerivative(OfTemperature, Question):
     active: tuple[int, ...]
     is_transposed: bool = False
 
-    is_second: ClassVar[bool]
+    is_second: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,19 +63,9 @@ class LogDerivative(OfTemperature, Question):
             )
 
     @property
-    def number(self) -> int:
-        """See `Question`."""
-        return (10 if self.is_second else 6) + self.is_transposed
-
-    @property
-    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
-        """Tables; tangents of the active ones, or the cotangent of the value; of the second
-        derivative also tangents along which the first one moves.
-        """
-        plan = self.network
-        own, value = [plan.terms[i] for i in self.active], [plan.equation.output]
-        given, outs = (value, own) if self.is_transposed else (own, value)
-        return [*plan.terms, *given, *own * self.is_second], outs
+    def about(self) -> Sequence[int]:
+        """The active tables."""
+        return self.active
 
     def _parted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
         """(tables, tangents or a cotangent, tangents along which the derivative moves)."""
@@ -160,6 +150,11 @@ class NetworkCurvature(LogDerivative):
 
     is_second: ClassVar[bool] = True
 
+    @property
+    def asked(self) -> Asked:
+        """The second derivative, or its transpose."""
+        return Asked.LOG_CURVATURE if self.is_transposed else Asked.LOG_BEND
+
     def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
         """The third derivative, by those of the steps' own ops."""
         tables, rest, along = self._parted(primals)
@@ -190,7 +185,10 @@ class NetworkShares(LogDerivative):
     outputs the tangent of the value, or the cotangents of those tables.
     """
 
-    is_second: ClassVar[bool] = False
+    @property
+    def asked(self) -> Asked:
+        """The derivative, or its transpose."""
+        return Asked.LOG_COTANGENT if self.is_transposed else Asked.LOG_TANGENT
 
     def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
         """The second derivative in the tables that are active here or move."""

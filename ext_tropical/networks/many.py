@@ -23,7 +23,7 @@ from ..tangents import filled
 from . import loops, plan_rows
 from .loops import Found, Lanes, Rule, at_places, buffer_of, sweep
 from .plan_rows import contracted
-from .question import LABELS, SAMPLE, Axes, Question, kernels
+from .question import DRAWS, PLACE, SAMPLE, Asked, Question, kernels
 from .walk import NetworkEntries, Place, walk
 
 
@@ -48,12 +48,7 @@ class NetworkSamples(OfTemperature, Question):
         super().__post_init__()
         _require_no_output(self)
 
-    number = 8
-
-    @property
-    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
-        """Tables and numbers; labels."""
-        return [*self.network.terms, ["draws", SAMPLE]], [[LABELS, SAMPLE]]
+    asked = Asked.SAMPLES
 
     @property
     def draws(self) -> int:
@@ -62,7 +57,7 @@ class NetworkSamples(OfTemperature, Question):
 
     def extents(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
         """Whatever the number of samples."""
-        return {"draws": self.draws, SAMPLE: (*inputs[-1].shape, 0, 0)[1]}
+        return {DRAWS: self.draws, SAMPLE: (*inputs[-1].shape, 0, 0)[1]}
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         *tables, numbers = inputs
@@ -125,16 +120,11 @@ class NetworkBest(Question):
                 needed="a positive integer",
             )
 
-    number = 9
-
-    @property
-    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
-        """Tables; values and labels."""
-        return self.network.terms, [["place"], [LABELS, "place"]]
+    asked = Asked.BEST
 
     def extents(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
         """The number of assignments."""
-        return {"place": self.count}
+        return {PLACE: self.count}
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         """Each entry of an operand or result has a list of values in falling order, and with each

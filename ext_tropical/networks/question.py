@@ -7,6 +7,7 @@ whose size does not grow with the plan.
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -44,16 +45,53 @@ LABELS = "labels"
 SAMPLE = "sample"
 """The axis of independent samples."""
 
+DRAWS = "draws"
+"""The axis of the steps that contract, for each of which a sample needs a number."""
+
+PLACE = "place"
+"""The axis of the best assignments, in order."""
+
+TABLES = "tables"
+"""The axis of all tables."""
+
+
+class Asked(enum.Enum):
+    """The questions to a plan: the number that network.h has for each, and what it takes and gives.
+
+    `tables`, all of them; `active`, some of them, or tangents or cotangents of these; `value`, or a
+    tangent or cotangent of it; `labels`, an assignment for each entry of the value; `entries`, at
+    an assignment one of each active table; `numbers` in [0, 1), by which `samples` are drawn, an
+    assignment each; `values`, the best ones in order, and their `assignments`.
+    """
+
+    VALUE = 0, "tables -> value"
+    LABELS = 1, "tables -> value, labels"
+    TOTAL = 2, "labels, active -> value"
+    ENTRIES = 3, "labels, active -> entries"
+    ADD_TOTAL = 4, "labels, value -> active"
+    ADD_ENTRIES = 5, "labels, entries -> active"
+    LOG_TANGENT = 6, "tables, active -> value"
+    LOG_COTANGENT = 7, "tables, value -> active"
+    SAMPLES = 8, "tables, numbers -> samples"
+    BEST = 9, "tables -> values, assignments"
+    LOG_BEND = 10, "tables, active, active -> value"
+    LOG_CURVATURE = 11, "tables, value, active -> active"
+
+    def __init__(self, number: int, text: str) -> None:
+        takes, gives = text.split(" -> ")
+        self.number = number
+        self.takes, self.gives = takes.split(", "), gives.split(", ")
+
+
 _planned = functools.lru_cache(maxsize=256)(planned)
 
 
 class Question(ExtensionOp):
     """A question to a network of tables, whose payload has the plan as text, in its field `plan`.
 
-    A family sets `algebra`, the semiring; `number`, which the native library knows it by; `arrays`,
-    which it takes and gives, the tables first; and `active`, the numbers of the tables that it is
-    about, if these are not all. Shapes, dtypes, the split over devices and the native call follow
-    from these. `in_loops` answers in standard ops.
+    A family sets `algebra`, the semiring; `asked`, the question; and `about`, the numbers
+    of the active tables, if there are some. Shapes, dtypes, the split over devices and the native
+    call follow from these. `in_loops` answers in standard ops.
     """
 
     @property
@@ -62,14 +100,33 @@ class Question(ExtensionOp):
         return max_plus
 
     @property
-    def number(self) -> int:
-        """The number of the question in network.h."""
+    def asked(self) -> Asked:
+        """The question."""
         raise NotImplementedError
+
+    @property
+    def about(self) -> Sequence[int]:
+        """The numbers of the active tables."""
+        return ()
 
     @property
     def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
         """The axes of each input and of each output."""
-        raise NotImplementedError
+        plan = self.network
+        output = plan.equation.output
+        axes: dict[str, Sequence[Axes]] = {
+            "tables": plan.terms,
+            "active": [plan.terms[i] for i in self.about],
+            "value": [output],
+            "labels": [[LABELS, *output]],
+            "entries": [[TABLES, *output]],
+            "numbers": [[DRAWS, SAMPLE]],
+            "samples": [[LABELS, SAMPLE]],
+            "values": [[PLACE]],
+            "assignments": [[LABELS, PLACE]],
+        }
+        given = [x for role in self.asked.takes for x in axes[role]]
+        return given, [x for role in self.asked.gives for x in axes[role]]
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         """The outputs in standard ops, for sizes that are numbers."""
@@ -179,10 +236,10 @@ def _call(
     """The attributes of the custom call, and its outputs."""
     metas = [TensorMeta(dtype, shape) for dtype, shape in described]
     attributes = {
-        "plan": integers(op.planned(metas), getattr(op, "active", ())),
+        "plan": integers(op.planned(metas), op.about),
         "type": np.int64(TYPES[metas[-1].dtype.name]),
         "algebra": np.int64(op.algebra.native_number),
-        "question": np.int64(op.number),
+        "question": np.int64(op.asked.number),
         "temperature": np.float64(getattr(op.algebra, "temperature", 1.0)),
     }
     return attributes, tuple(op.infer_output_meta(metas))

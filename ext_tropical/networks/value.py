@@ -31,7 +31,7 @@ from ..steps.labels import Labels
 from . import loops, walk
 from .log_derivatives import NetworkShares
 from .plan_text import batched_text, labels_of, text_of
-from .question import LABELS, Axes, Question, kernels, unknown
+from .question import Asked, Question, kernels, unknown
 from .walk import NetworkEntries
 
 
@@ -67,16 +67,9 @@ class TropicalNetwork(OfSemiring, Question):
         return isinstance(self.algebra, SelectiveSemiring)
 
     @property
-    def number(self) -> int:
-        """See `Question`."""
-        return int(self.with_labels)
-
-    @property
-    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
-        """The tables; the value, and its assignment."""
-        plan = self.network
-        output = plan.equation.output
-        return plan.terms, [output, [LABELS, *output]][: 1 + self.with_labels]
+    def asked(self) -> Asked:
+        """The value, or also its assignment."""
+        return Asked.LABELS if self.with_labels else Asked.VALUE
 
     def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
         """That of the tables."""

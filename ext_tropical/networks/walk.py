@@ -34,7 +34,7 @@ from ..tangents import filled
 from .loops import at_places, cut_all, joined
 from .plan_rows import LANES, contracted, layout, strides
 from .plan_text import labels_of
-from .question import LABELS, Axes, Question, factor_of, kernels, split_along
+from .question import TABLES, Asked, Axes, Question, factor_of, kernels, split_along
 
 STEPS_OF_A_TURN = 16
 """The most steps of equal depth that are walked in one turn."""
@@ -233,9 +233,11 @@ class NetworkEntries(Question):
             )
 
     @property
-    def number(self) -> int:
-        """See `Question`."""
-        return 2 + (not self.is_sum) + 2 * self.is_transposed
+    def asked(self) -> Asked:
+        """The sum or the entries, or the transpose of that."""
+        if self.is_transposed:
+            return Asked.ADD_TOTAL if self.is_sum else Asked.ADD_ENTRIES
+        return Asked.TOTAL if self.is_sum else Asked.ENTRIES
 
     @property
     def network(self) -> Plan:
@@ -248,20 +250,13 @@ class NetworkEntries(Question):
         return self.network
 
     @property
-    def active(self) -> Sequence[int]:
+    def about(self) -> Sequence[int]:
         """All tables."""
         return range(len(self.network.terms))
 
-    @property
-    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
-        """The labels and the tables, and their entries; or transposed."""
-        ends = self.network.terms, [([*self.output] if self.is_sum else ["tables", *self.output])]
-        given, outs = ends[::-1] if self.is_transposed else ends
-        return [[LABELS, *self.output], *given], outs
-
     def extents(self, inputs: Sequence[TensorMeta]) -> dict[str, int]:
         """The number of tables."""
-        return {"tables": len(self.network.terms)}
+        return {TABLES: len(self.network.terms)}
 
     def shapes(self, side: Sequence[Axes]) -> list[tuple[int, ...]]:
         """The shapes of arrays that are no labels."""

@@ -403,7 +403,8 @@ def _scored(op: ChainScore, chain: Inputs, states: jax.Array) -> jax.Array:
     there = ~live | ((states >= 0) & (states < chain.initial.shape[0]))
     if op.band:
         apart = states[1:] - states[:-1]
-        there = there.at[1:].set(there[1:] & (~live[1:] | ((apart >= 0) & (apart < op.band))))
+        is_move = (apart >= 0) & (apart < op.band)
+        there = there.at[1:].set(there[1:] & (~live[1:] | is_move))
     found = along(op, chain, jnp.where(live & there, states, -1))
     possible = jnp.all(there) & (chain.size >= 1) & (chain.size <= states.shape[0])
     return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))

@@ -71,12 +71,13 @@ def checked(
     steps, rows, into = moves.shape[-3:]
     if steps == 0:  # of one time: the op needs a matrix
         moves = jnp.zeros((*moves.shape[:-3], 1, rows, into), moves.dtype)
+    integers = {name: narrow(x) for name, x in arrays.items() if name in INTEGERS}
     inputs = Inputs(
         initial=arrays["initial"],
         moves=moves,
         seen=arrays["emission"],
-        length=narrow(arrays["lengths"]) if "lengths" in arrays else None,
-        columns=narrow(arrays["columns"]) if "columns" in arrays else None,
+        length=integers.get("lengths"),
+        columns=integers.get("columns"),
     )
     op = ChainScore(
         semiring=SemiringKey.of(semiring),

@@ -218,7 +218,9 @@ class ChainScore(OfSemiring, ChainOp):
             return self._in_steps(chain)
 
         def longer(x: jax.Array) -> jax.Array:
-            return x if x.shape[0] == 1 else jnp.pad(x, [(0, 1), *[(0, 0)] * (x.ndim - 1)])
+            if x.shape[0] == 1:
+                return x
+            return jnp.pad(x, [(0, 1), *[(0, 0)] * (x.ndim - 1)])
 
         # With a row behind the length, because JAX has no scan of T - 1 steps for a symbolic T.
         length = jnp.asarray(chain.seen.shape[0]).astype(jnp.int32)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import pathlib
+import re
 
 import chex
 import jax
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 from opt_einsum.testing import rand_equation
 
+import ext_tropical.native
 from ext_tropical import (
     Network,
     best_assignment,
@@ -31,10 +34,11 @@ from ext_tropical.networks.former import Rows
 from ext_tropical.networks.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.networks.many import NetworkBest, NetworkSamples
 from ext_tropical.networks.plan_text import plan_in, text_of
-from ext_tropical.networks.question import _eager
+from ext_tropical.networks.question import Asked, _eager
 from ext_tropical.networks.value import TropicalNetwork, solved_as_network
 from ext_tropical.networks.walk import NetworkEntries
 from ext_tropical.semirings.shipped import SEMIRINGS
+from ext_tropical.sequences.chain_op import Asks
 from ext_tropical.steps.evaluate import Mode, TropicalResult, Winners, evaluate
 from tenferro_jax import plan_einsum
 from tenferro_jax.errors import BackendFailure, InvalidConfig, ShapeError, Unsupported
@@ -408,3 +412,24 @@ def test_a_buffer_beyond_int32_is_refused():
     plan = plan_einsum("ab,bc,cd->ad", [(2**16, 2), (2, 2), (2, 2**16)])
     with pytest.raises(Unsupported, match="entries of tables and results"):
         plan_rows.layout(plan)
+
+
+# --- the table of questions -----------------------------------------------------------------------
+
+
+def test_questions_are_those_of_the_native_library():
+    """The headers have the names, the numbers, and what each question takes and gives."""
+    found = re.findall(r"^  k(\w+) = (\d+), +// ([^;\n]*)", header("network.h"), re.MULTILINE)
+    theirs = {in_capitals(name): (int(number), text) for name, number, text in found}
+    assert theirs == {asked.name: asked.value for asked in Asked}
+    (one,) = re.findall(r"enum Asks : int64_t \{(.*?)\}", header("chains.h"))
+    theirs = {in_capitals(x): int(number) for x, number in re.findall(r"k(\w+) = (\d+)", one)}
+    assert theirs == {asks.name: asks.value for asks in Asks}
+
+
+def header(name):
+    return (pathlib.Path(ext_tropical.native.__file__).parent / name).read_text()
+
+
+def in_capitals(name):
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
