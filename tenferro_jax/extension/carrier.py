@@ -159,8 +159,6 @@ class Extension(StdTensorOp):
 
     Attributes:
       family_id: the family of the op.
-      input_count: the number of inputs of the op.
-      output_count: the number of outputs of the op.
       at_once: whether a kernel may compute concrete arrays without compiling.
 
     Example:
@@ -197,8 +195,7 @@ class Extension(StdTensorOp):
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
         object.__setattr__(self, "runtimes", runtimes)
-        for name in ("family_id", "input_count", "output_count"):
-            object.__setattr__(self, name, getattr(op, name))
+        object.__setattr__(self, "family_id", op.family_id)
         eager = any(kernel.eager for kernel in runtimes.kernels(op.family_id, "cpu"))
         object.__setattr__(self, "at_once", eager and not batching)
 
@@ -236,6 +233,16 @@ class Extension(StdTensorOp):
     def given(self) -> ExtensionRuntimeSet | None:
         """The runtimes that were given to the call; None if they are those of the class."""
         return None if self.runtimes == self.op.runtimes else self.runtimes
+
+    @property
+    def input_count(self) -> int:
+        """Number of inputs of the op."""
+        return self.op.input_count
+
+    @property
+    def output_count(self) -> int:
+        """Number of outputs of the op."""
+        return self.op.output_count
 
     def infer(self, *metas: TensorMeta, assume: Assume | None = None) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, checked against the op's counts; equalities of dimensions

@@ -402,7 +402,7 @@ TABLES = [
 
 USES = {
     "best_assignment": lambda a, b, c, d: (
-        (r := best_assignment("ij,jk,ki,ii->", a, b, c, d)).labels | {"value": r.value}
+        dict((r := best_assignment("ij,jk,ki,ii->", a, b, c, d)).labels) | {"value": r.value}
     ),
     "gradient of a network": lambda a, b, c, d: jax.grad(
         lambda a: tropical_einsum("ij,jk,ki,ii->", a, b, c, d)
