@@ -34,12 +34,9 @@ import pytest
 
 from .sweep import ALL, few
 
-XLA_FLAGS = [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
-if jax.__version_info__ < (0, 11) and not ALL:
-    # With MLIR for fusions, which a later XLA always takes, a program compiles in twice the time.
-    # `make test-all`, and the tests on a later JAX, judge what it makes.
-    XLA_FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join(XLA_FLAGS)
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
 
 hypothesis.settings.register_profile("fixed sample", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("all", deadline=None, database=None)
@@ -106,6 +103,14 @@ def as_users_have_it():
     """JAX's own promotion of dtypes and ranks."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
+
+
+def pytest_configure(config):
+    """Quick tests compile without MLIR for fusions, which a later XLA always takes: it doubles the
+    time of a compilation. The slow tests have it, as users do.
+    """
+    if jax.__version_info__ < (0, 11) and config.option.markexpr == "not slow" and not ALL:
+        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,7 +6,7 @@ itself what the entries of a table share.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -14,14 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from opt_einsum import get_symbol
 
+from tenferro_jax.extension import apply
 from tenferro_jax.extension.transforms import on_automatic_axes
 
-from ..arguments import widened
+from ..arguments import are_numbers, widened
 from ..einsums.call import best_assignment
 from ..native.library import is_on_host
+from ..networks.walk import NetworkEntries
+from ..steps.cut import cut_all
+from ..steps.labels import Labels
 from ..steps.shared_number import shared_number
 from .factors import Factors
-from .variables import Variable
 
 F = TypeVar("F", bound=Factors)
 Array: TypeAlias = Any
@@ -71,14 +74,29 @@ def from_best(net: F, temperature: float) -> tuple[F, Any]:
         return net if has_wide else net.like(net.scopes, tables), tables[0].dtype.type(0)
     still = [jax.lax.stop_gradient(x) if isinstance(x, jax.core.Tracer) else x for x in tables]
     score, labels, _ = net.like(net.scopes, still).answered(best_assignment)
-    is_known = is_on_host(score) and not any(map(_is_jax, tables))
-    found: Mapping[str, Any] = labels.tolist() if is_known else labels
-    chosen: dict[Variable, Any] = {
-        name: found[get_symbol(number)] for number, name in enumerate(net.variables)
-    }
-    pairs = zip(still, net.scopes, strict=True)
-    entries = [entry(x, [chosen[name] for name in scope]) for x, scope in pairs]
-    return net.like(net.scopes, less(tables, entries)[0]), score
+    return net.like(net.scopes, less(tables, _entries(net, still, labels))[0]), score
+
+
+def _entries(net: Factors, tables: Sequence[Array], labels: Labels) -> Sequence[Array]:
+    """The entry of each table at an assignment."""
+    letters = {name: get_symbol(number) for number, name in enumerate(net.variables)}
+    terms = ["".join(letters[name] for name in scope) for scope in net.scopes]
+    if is_on_host(labels.array) and not any(map(_is_jax, tables)):
+        known = labels.tolist()
+        places = [tuple(map(known.__getitem__, term)) for term in terms]
+        return [x[place] for x, place in zip(tables, places, strict=True)]
+    if not are_numbers(tables) or not letters:
+        indices = [[*map(labels.__getitem__, term)] for term in terms]
+        return [_entry(x, index) for x, index in zip(tables, indices, strict=True)]
+    # One op. XLA takes some 20 ms to compile an index of each table, which is cut from all labels.
+    sizes = tuple(zip(letters.values(), net.variables.values(), strict=True))
+    op = NetworkEntries(",".join(terms), "", sizes)
+
+    def at(array: jax.Array, *tables: jax.Array) -> Sequence[jax.Array]:
+        (found,) = apply(op, jnp.maximum(array, 0), *tables)  # -1 if there is no assignment
+        return cut_all(found, range(len(terms)), [()] * len(terms))
+
+    return on_automatic_axes(at)(labels.array, *tables)
 
 
 def have_small_sums(tables: Sequence[np.ndarray], temperature: float) -> bool:
@@ -103,10 +121,8 @@ def _is_jax(x: Array) -> bool:
     return isinstance(x, jax.Array)
 
 
-def entry(table: Array, at: Sequence[Array | int]) -> Any:
+def _entry(table: Array, at: Sequence[Array]) -> Any:
     """The entry of a table at an index."""
-    if not _is_jax(table) and all(isinstance(i, int) for i in at):
-        return table[tuple(at)]
     return on_automatic_axes(lambda x, *at: jnp.asarray(x).at[at].get(mode="clip"))(table, *at)
 
 

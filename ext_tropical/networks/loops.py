@@ -23,6 +23,7 @@ from tenferro_jax.plans import Plan, Step
 from ..arguments import widened, work_dtype
 from ..semirings.semiring import SelectiveSemiring
 from ..semirings.shipped import max_plus
+from ..steps.cut import cut, cut_all
 from ..steps.shared_number import shared_number
 from . import plan_rows
 from .plan_rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
@@ -32,7 +33,6 @@ WORTH_A_STEP = 1 << 18
 one step are faster than the loop from there on.
 """
 
-CUT_TOGETHER = 1 << 10  # entries at most of a table that is cut out together with others
 
 Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array]]
 Found = tuple[jax.Array, ...]
@@ -184,32 +184,6 @@ def _turns(table: plan_rows.Table, rule: Rule, arrays: Found) -> Found:
     first = jax.eval_shape(lambda arrays: rule.candidate(Lanes(table, zero), 0, arrays), arrays)
     before = tuple(jnp.zeros(x.shape, x.dtype) for x in first)
     return lax.fori_loop(np.int32(0), np.int32(len(table.turns)), turn, (arrays, before))[0]
-
-
-def cut(flat: jax.Array, start: int, shape: Sequence[int]) -> jax.Array:
-    """The part of a flat array that begins there."""
-    return lax.reshape(lax.slice(flat, (start,), (start + math.prod(shape),)), shape)
-
-
-def cut_all(
-    flat: jax.Array, starts: Sequence[int], shapes: Sequence[Sequence[int]]
-) -> list[jax.Array]:
-    """Parts of a flat array. XLA CPU compiles a function for each slice, which takes five times as
-    long as one reduction of many slices: so small parts are added to zeros, 32 of a size at once.
-    """
-    sizes, zero = [*map(math.prod, shapes)], np.zeros((), flat.dtype)
-    found: dict[int, jax.Array] = {}
-    with_zeros = lax.optimization_barrier(jnp.stack([flat, jnp.zeros_like(flat)]))
-    for size in dict.fromkeys(sizes):
-        members = [i for i, own in enumerate(sizes) if own == size]
-        for some in (members[first : first + 32] for first in range(0, len(members), 32)):
-            if size > CUT_TOGETHER or len(some) == 1:
-                parts = [lax.slice(flat, (starts[i],), (starts[i] + size,)) for i in some]
-            else:
-                pairs = [lax.slice(with_zeros, (0, starts[i]), (2, starts[i] + size)) for i in some]
-                parts = lax.reduce(tuple(pairs), (zero,) * len(some), added, (0,))
-            found |= dict(zip(some, parts, strict=True))
-    return [lax.reshape(found[i], shape) for i, shape in enumerate(shapes)]
 
 
 def added(x: Found, y: Found) -> Found:

@@ -30,8 +30,9 @@ from tenferro_jax.plans import Equation, Plan
 from tenferro_jax.shapes import Shaped
 
 from ..arguments import widened
+from ..steps.cut import cut_all
 from ..tangents import filled
-from .loops import at_places, cut_all, joined
+from .loops import at_places, joined
 from .plan_rows import LANES, contracted, layout, strides
 from .plan_text import labels_of
 from .question import TABLES, Asked, Axes, Question, factor_of, kernels, split_along

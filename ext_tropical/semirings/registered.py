@@ -20,6 +20,9 @@ from tenferro_jax.extension.family import parse_family_id
 
 from .semiring import FLOATS, INTEGERS, SelectiveSemiring, Semiring
 
+SHIPPED = f"{__package__}.shipped"
+"""The module of this package's own semirings; an author may register an id of this package too."""
+
 _classes: dict[str, type[Semiring]] = {}
 _definitions: dict[str, Definition] = {}
 _lock = threading.Lock()
@@ -106,7 +109,7 @@ def as_semiring(value: object, where: str = "semiring") -> Semiring:
       min_plus
     """
     found = _registered(value, where)
-    if is_ours(found.id):  # these are tested
+    if type(found).__module__ == SHIPPED:  # these are tested
         return found
     wellformed(found)
     # Where plus selects, zero and one are needed only if nothing is contracted.

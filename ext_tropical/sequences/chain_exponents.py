@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .chain_inputs import Asked, Inputs, State, each_state, finite_max, relative
+from .chain_inputs import ChainOpLike, Inputs, State, each_state, finite_max, relative
 from .chain_uses import Found, Uses, cleaned
 
 NONE = -(2**29)
@@ -75,7 +75,7 @@ def sum_of(numbers: Sequence[Number]) -> Number:
     return Number(digits, jnp.where(is_none, NONE, most + (bits >> 23) - 127))
 
 
-def by_exponents(op: Asked, chain: Inputs) -> Found:
+def by_exponents(op: ChainOpLike, chain: Inputs) -> Found:
     """The sums of numbers. Known to be right where no number that counts has become 0: none is so
     small, or none of those counts beside the sum.
     """

@@ -1,4 +1,4 @@
-"""What functions about chains take: the arrays of one chain by name, and what is asked of it."""
+"""What functions about chains take: the arrays of one chain by name, and the op that asks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ State = Any
 """A pytree of arrays, which a loop hands from one time to the next."""
 
 
-class Asked(Protocol):
-    """What is asked of a chain. The ops of `chain_op` are of this form; they import this module."""
+class ChainOpLike(Protocol):
+    """What functions about chains read of their op, which is one of `chain_op`: a protocol, because
+    that module imports this one.
+    """
 
     @property
     def algebra(self) -> Any:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..semirings.semiring import SelectiveSemiring
-from .chain_inputs import Asked, Inputs, State
+from .chain_inputs import ChainOpLike, Inputs, State
 from .chain_messages import over_times
 
 
@@ -71,7 +71,7 @@ def _dense(band: int, moves: jax.Array) -> jax.Array:
     return moves[:, jnp.clip(column - row, 0, band - 1), column]
 
 
-def listed(op: Asked, chain: Inputs) -> tuple[jax.Array, jax.Array]:
+def listed(op: ChainOpLike, chain: Inputs) -> tuple[jax.Array, jax.Array]:
     """The scores and the states of the k best sequences, as `ChainScore` has them."""
     k, semiring, band = op.k, op.algebra, op.band
     chain = chain._replace(moves=_dense(band, chain.moves))

@@ -16,7 +16,7 @@ from jax import lax
 from ..semirings.shipped import MaxPlusSemiring, MinPlusSemiring
 from ..steps.kernels.selection import UNROLLED_ENTRIES, one_by_one, together
 from .alignment_op import diagonals
-from .chain_inputs import Asked, Inputs, State, finite_max, relative
+from .chain_inputs import ChainOpLike, Inputs, State, finite_max, relative
 
 BLOCK = 1024
 """Times at most, over which best scores are added one to another."""
@@ -41,7 +41,7 @@ class Messages(NamedTuple):
     last: jax.Array
 
 
-def best_messages(op: Asked, chain: Inputs, with_winners: bool) -> Messages:
+def best_messages(op: ChainOpLike, chain: Inputs, with_winners: bool) -> Messages:
     """Messages of best ways. With winners, `kept` has the number of the first best candidate of
     each state in place of the messages.
     """
@@ -74,7 +74,7 @@ def best_messages(op: Asked, chain: Inputs, with_winners: bool) -> Messages:
     return Messages(jnp.where(chain.size >= 1, score, zero), kept, last)
 
 
-def log_messages(op: Asked, chain: Inputs) -> Messages:
+def log_messages(op: ChainOpLike, chain: Inputs) -> Messages:
     """Messages of all ways together, from each of which a number is taken at each time."""
     algebra = op.algebra
     zero = jnp.asarray(algebra.zero(chain.seen.dtype))
@@ -105,7 +105,7 @@ def log_messages(op: Asked, chain: Inputs) -> Messages:
 
 
 def over_times(
-    op: Asked,
+    op: ChainOpLike,
     chain: Inputs,
     step: Callable[[jax.Array, State], State],
     first: jax.Array,
@@ -163,7 +163,7 @@ def over_times(
 # --- one step -------------------------------------------------------------------------------------
 
 
-def arriving(op: Asked, message: jax.Array, matrix: jax.Array) -> jax.Array:
+def arriving(op: ChainOpLike, message: jax.Array, matrix: jax.Array) -> jax.Array:
     """The score of what leads to each state by each state before: an array (rows, S), rows in the
     order of the states before.
     """
@@ -177,12 +177,12 @@ def arriving(op: Asked, message: jax.Array, matrix: jax.Array) -> jax.Array:
     return jnp.where(row + column >= op.band - 1, op.algebra.times(known, matrix), worst)
 
 
-def extended(op: Asked, message: jax.Array) -> jax.Array:
+def extended(op: ChainOpLike, message: jax.Array) -> jax.Array:
     """With K - 1 impossible states before the first one."""
     return jnp.concatenate([jnp.full(op.band - 1, op.algebra.zero(message.dtype)), message])
 
 
-def ordered(op: Asked, moves: jax.Array) -> jax.Array:
+def ordered(op: ChainOpLike, moves: jax.Array) -> jax.Array:
     """The moves, rows of a band in the order of the states before."""
     return moves[:, ::-1] if op.band else moves
 

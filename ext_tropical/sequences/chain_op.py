@@ -35,7 +35,7 @@ from .chain_paths import along, best, drawn
 from .chain_sums import sums
 
 
-class Asks(enum.IntEnum):
+class Asked(enum.IntEnum):
     """What is asked of a chain, as chains.h has it.
 
     Attributes:
@@ -80,9 +80,9 @@ class ChainOp(ExtensionOp):
         return LogSumExp()
 
     @property
-    def asks(self) -> Asks:
+    def asked(self) -> Asked:
         """What is asked."""
-        return Asks.DETAIL if self.output_count > 1 else Asks.SCORE
+        return Asked.DETAIL if self.output_count > 1 else Asked.SCORE
 
     @property
     def input_count(self) -> int:
@@ -97,7 +97,7 @@ class ChainOp(ExtensionOp):
             ranks.append(0)
         if self.has_columns:
             ranks.append(1)
-        if self.asks == Asks.SAMPLES:
+        if self.asked == Asked.SAMPLES:
             ranks.append(2)
         return tuple(ranks)
 
@@ -149,7 +149,7 @@ class ChainOp(ExtensionOp):
             inputs.append(np.asarray(4, np.int32))
         if self.has_columns:
             inputs.append(np.asarray([0, 2, 0], np.int32))
-        if self.asks == Asks.SAMPLES:
+        if self.asked == Asked.SAMPLES:
             inputs.append(rng.random((2, 5)))
         return [inputs]
 
@@ -279,10 +279,10 @@ class ChainByEmission(ChainScore):
     moving = (2,)
 
     @property
-    def asks(self) -> Asks:
+    def asked(self) -> Asked:
         """What is asked; as `ChainOp` where the semiring selects."""
         is_log = isinstance(self.algebra, LogSumExp)
-        return Asks.BY_EMISSION if self.detailed and is_log else super().asks
+        return Asked.BY_EMISSION if self.detailed and is_log else super().asked
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_samples", version=1)
@@ -301,9 +301,9 @@ class ChainSamples(ChainOp):
     has_columns: bool = False
 
     @property
-    def asks(self) -> Asks:
+    def asked(self) -> Asked:
         """Samples."""
-        return Asks.SAMPLES
+        return Asked.SAMPLES
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         self.checked(inputs)
@@ -321,7 +321,7 @@ class ChainSamples(ChainOp):
 def _declines(op: ChainOp, *metas: TensorMeta) -> str:
     """Why XLA computes a chain, or "" if the library does."""
     problem = unserved(metas, metas[0].dtype, ("float32", "float64"))
-    if op.asks == Asks.BY_EMISSION and not op.band:
+    if op.asked == Asked.BY_EMISSION and not op.band:
         return "it derives by the emission alone where there is a band"
     if not problem and (
         op.algebra.native_number is None
@@ -339,7 +339,7 @@ faster too where memory is new: the system clears it.
 
 def _run(op: ChainOp, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     fields = {name: getattr(op, name) for name in ("band", "k", "has_length", "has_columns")}
-    fields |= {"asks": op.asks, "algebra": op.algebra.native_number, "memory": MEMORY}
+    fields |= {"asks": op.asked, "algebra": op.algebra.native_number, "memory": MEMORY}
     outs, numbers = outputs_of(op, arrays), jax.tree.map(np.int64, fields)
     return in_program("chain", outs, arrays, "expand_dims", instructions="", **numbers)
 
@@ -349,7 +349,7 @@ def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
     chain = op.inputs(*arrays)
     (states,), (steps, *_), (count, emitted) = (x.shape for x in chain[:3])
     samples = 0 if chain.uniforms is None else len(chain.uniforms)
-    fields = op.algebra.native_number, op.band, op.asks, op.k, MEMORY
+    fields = op.algebra.native_number, op.band, op.asked, op.k, MEMORY
     sizes = states, count, steps, emitted, samples
     # The library takes the inputs in this order, with nothing for those that are not there.
     now("chain", TYPES[arrays[0].dtype.name], *fields, *sizes, [*op.inputs(*given)], outs)

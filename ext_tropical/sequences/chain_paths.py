@@ -11,7 +11,7 @@ from jax import lax
 
 from ..steps.kernels.selection import together
 from .alignment_op import folded
-from .chain_inputs import Asked, Inputs, State, finite_max
+from .chain_inputs import ChainOpLike, Inputs, State, finite_max
 from .chain_messages import best_messages, extended, log_messages, ordered
 
 WINNERS = 20
@@ -21,7 +21,7 @@ are kept. XLA CPU is slow with that for more, where the winners on the way back 
 
 
 def _column(
-    op: Asked, message: jax.Array, moves: jax.Array, t: jax.Array, state: jax.Array
+    op: ChainOpLike, message: jax.Array, moves: jax.Array, t: jax.Array, state: jax.Array
 ) -> tuple[jax.Array, jax.Array | int]:
     """The candidates that lead to one state, and the number of the first state among them."""
     column = moves[0 if moves.shape[0] == 1 else t - 1][:, state]
@@ -67,7 +67,7 @@ def _first(found: jax.Array) -> jax.Array:
     return jnp.min(jnp.where(found, number, found.shape[0] - 1))
 
 
-def best(op: Asked, chain: Inputs) -> tuple[jax.Array, jax.Array]:
+def best(op: ChainOpLike, chain: Inputs) -> tuple[jax.Array, jax.Array]:
     """The score and the states of the best sequence."""
     candidates = chain.moves.shape[1]
     keeps_winners = isinstance(candidates, int) and candidates <= WINNERS
@@ -89,7 +89,9 @@ def best(op: Asked, chain: Inputs) -> tuple[jax.Array, jax.Array]:
     return score, _walked(chain, end, find, kept[:-1])
 
 
-def _winner(op: Asked, count: int, t: jax.Array, state: jax.Array, winners: jax.Array) -> jax.Array:
+def _winner(
+    op: ChainOpLike, count: int, t: jax.Array, state: jax.Array, winners: jax.Array
+) -> jax.Array:
     """The state before, by the winners that were kept."""
     if op.band:
         found = lax.dynamic_index_in_dim(winners, state, keepdims=False)
@@ -99,7 +101,7 @@ def _winner(op: Asked, count: int, t: jax.Array, state: jax.Array, winners: jax.
     return jnp.sum(jnp.where(is_own, winners, 0), dtype=jnp.int32)
 
 
-def drawn(op: Asked, chain: Inputs) -> jax.Array:
+def drawn(op: ChainOpLike, chain: Inputs) -> jax.Array:
     """The states of each sample."""
     score, messages, last = log_messages(op, chain)
     moves = ordered(op, chain.moves)
@@ -126,7 +128,7 @@ def drawn(op: Asked, chain: Inputs) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def along(op: Asked, chain: Inputs, states: jax.Array) -> jax.Array:
+def along(op: ChainOpLike, chain: Inputs, states: jax.Array) -> jax.Array:
     """The product of the entries that each sequence of states uses; states of -1 use none."""
     times, chain = op.algebra.times, chain.of_states(op.algebra)
     one, count = jnp.asarray(op.algebra.one(chain.seen.dtype)), chain.seen.shape[0]

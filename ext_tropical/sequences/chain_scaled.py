@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .chain_inputs import Asked, Inputs, State, finite_max, relative
+from .chain_inputs import ChainOpLike, Inputs, State, finite_max, relative
 from .chain_uses import Found, cleaned
 
 
@@ -47,7 +47,7 @@ class Numbers(NamedTuple):
     least: float
 
 
-def by_scaled(op: Asked, chain: Inputs) -> Found:
+def by_scaled(op: ChainOpLike, chain: Inputs) -> Found:
     """The sums of numbers; known to be right where floors have no part in them."""
     chain = chain.of_states(op.algebra)
     numbers = _numbers(chain)

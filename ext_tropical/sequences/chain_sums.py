@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .chain_exponents import by_exponents
-from .chain_inputs import Asked, Inputs, State, each_column
+from .chain_inputs import ChainOpLike, Inputs, State, each_column
 from .chain_messages import log_messages
 from .chain_scaled import by_scaled
 from .chain_uses import Found, Way, cleaned
@@ -26,7 +26,7 @@ BAND = 8
 """Bands of at most so many states are sums of so many vectors."""
 
 
-def sums(op: Asked, chain: Inputs) -> tuple[jax.Array, ...]:
+def sums(op: ChainOpLike, chain: Inputs) -> tuple[jax.Array, ...]:
     """The score of all sequences, and if the op is detailed its derivatives.
 
     Args:
@@ -42,21 +42,23 @@ def sums(op: Asked, chain: Inputs) -> tuple[jax.Array, ...]:
         live = chain.live(1)[:, None, None]
         chain = chain._replace(moves=chain.where(live, chain.moves, 0))
     if op.curved or op.band > BAND or (op.band and bits > 32):
-        return _by(op, chain, by_logs)[1]
+        return _outputs_by(op, chain, by_logs)[1]
 
     def careful(state: State) -> State:
         # They depend on the state, or XLA would compute what it can of them before the loop.
         initial, seen = (jnp.where(state[0], 0, x) for x in (chain.initial, chain.seen))
-        return _by(op, chain._replace(initial=initial, seen=seen), by_logs)
+        return _outputs_by(op, chain._replace(initial=initial, seen=seen), by_logs)
 
     # A loop around the numbers would keep XLA CPU from computing all times at once: 2 to 3 times as
     # long for 8 states. Logarithms are in a loop and not in a cond, which under vmap would compute
     # them for all chains.
-    state = _by(op, chain, by_exponents if op.band else by_scaled)
+    state = _outputs_by(op, chain, by_exponents if op.band else by_scaled)
     return lax.while_loop(lambda state: ~state[0], careful, state)[1]
 
 
-def _by(op: Asked, chain: Inputs, way: Way) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _outputs_by(
+    op: ChainOpLike, chain: Inputs, way: Way
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """Whether what a way finds is known to be right, and the outputs of the op."""
     found = way(op, chain)
     if found.uses is None:
@@ -67,7 +69,7 @@ def _by(op: Asked, chain: Inputs, way: Way) -> tuple[jax.Array, tuple[jax.Array,
     return found.is_known, (found.score, *(uses[i] for i in op.moving))
 
 
-def by_logs(op: Asked, chain: Inputs) -> Found:
+def by_logs(op: ChainOpLike, chain: Inputs) -> Found:
     """By sums of logarithms, which JAX differentiates."""
     chain = chain.of_states(op.algebra)
     if not op.detailed:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .chain_inputs import Asked, Inputs
+from .chain_inputs import ChainOpLike, Inputs
 
 
 class Uses(NamedTuple):
@@ -40,7 +40,7 @@ class Found(NamedTuple):
     uses: Uses | None = None
 
 
-Way: TypeAlias = Callable[[Asked, Inputs], Found]
+Way: TypeAlias = Callable[[ChainOpLike, Inputs], Found]
 
 
 def cleaned(score: jax.Array, count: jax.Array | int, moves: jax.Array, states: jax.Array) -> Uses:

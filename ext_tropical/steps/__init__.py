@@ -16,6 +16,8 @@
     several devices.
 `labels`
     `Labels`: what an assignment says of each name, as one array.
+`cut`
+    Parts of a flat array, cut all at once.
 `shared_number`
     What scores have in common, which is taken away before exponentials are summed.
 `kernels`

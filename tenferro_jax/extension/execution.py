@@ -19,7 +19,7 @@ from .carrier import Extension, Levels, body_of, what_runs
 from .contract import LOWERING, checked_sequence, in_method, require_arrays
 from .definitions import kept
 from .kernels import Kernel, RouteKind
-from .routes import choose_route, here, is_on_host
+from .routes import choose_route, chosen, here, is_on_host
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
@@ -29,7 +29,7 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
     metas = tuple(map(meta_of, arrays))
     route = choose_route(carrier, site, metas)
     if route.kind is not RouteKind.HOST:
-        kernel = route.runs
+        kernel = chosen(carrier, route)
         outs = body_of(carrier, kernel, *arrays)
         if outs is not None:
             # A lowering may call the host too.
@@ -141,7 +141,7 @@ def _eager_kernel(
     """
     metas = tuple(TensorMeta(dtype, shape) for dtype, shape in described)
     outs = carrier.infer(*metas)
-    kernel = choose_route(carrier, site, metas).runs
+    kernel = chosen(carrier, choose_route(carrier, site, metas))
     return None if kernel is None or kernel.eager is None else (kernel, outs)
 
 

@@ -46,7 +46,6 @@ class Route(NamedTuple):
       kind: kernel, lowering or host.
       reason: why this route was chosen, in a few words.
       kernel: the name of the kernel; "" if it has none, or for another route.
-      runs: the kernel itself; None for another route.
     """
 
     family_id: str
@@ -54,7 +53,6 @@ class Route(NamedTuple):
     kind: RouteKind
     reason: str
     kernel: str = ""
-    runs: Kernel | None = None
 
     def __str__(self) -> str:
         way = f"{self.kind.value} {self.kernel}".rstrip()
@@ -86,7 +84,7 @@ def choose_route(
     family, platform = op.family_id, site.platform
     for kernel in _accepting(carrier, site, metas, refusals):
         reason = "; ".join([f"a kernel for {platform} is there", *refusals])
-        return Route(family, platform, RouteKind.KERNEL, reason, kernel=kernel.title, runs=kernel)
+        return Route(family, platform, RouteKind.KERNEL, reason, kernel=kernel.title)
     passed_over = "".join(f"; {refusal}" for refusal in refusals)
     if op.has_own(LOWERING) and not lowering_declined and RouteKind.LOWERING in selected:
         reason = "standard ops, compiled by XLA" + passed_over
@@ -154,6 +152,14 @@ def _accepting(
                 refusals.append(f"{name} declines: {why}")
 
 
+def chosen(carrier: Extension, route: Route) -> Kernel | None:
+    """The kernel of a route. A route has its name alone, so that it is text to be kept and sent."""
+    if route.kind is not RouteKind.KERNEL:
+        return None
+    offered = carrier.runtimes.kernels(carrier.family_id, route.platform)
+    return next(kernel for kernel in offered if kernel.title == route.kernel)
+
+
 def splits(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Split | None:
     """The rule by which XLA's partitioner splits a call; None if it splits the lowering, as it does
     where the host would compute something of the pieces.
@@ -178,7 +184,7 @@ def is_on_host(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> b
     route = route_of(carrier, metas, site)
     if route.kind is RouteKind.HOST:
         return True
-    body = jax.make_jaxpr(functools.partial(body_of, carrier, route.runs))
+    body = jax.make_jaxpr(functools.partial(body_of, carrier, chosen(carrier, route)))
     return _calls_host(body(*map(struct, metas)), site)
 
 
@@ -331,7 +337,6 @@ def _tune(carrier: Extension, metas: tuple[TensorMeta, ...], site: Site) -> None
         kind=_kind(fastest),
         reason=f"the fastest here: {', '.join(figures)}",
         kernel="" if fastest is None else fastest.title,
-        runs=fastest,
     )
 
 

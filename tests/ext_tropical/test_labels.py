@@ -13,6 +13,9 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import Network, best_assignment, register, tropical_einsum_with_argmax
 from ext_tropical.einsums import Labels
+from tenferro_jax.errors import ShapeError
+
+from ..helpers import ends_in
 
 SCOPES = [("x", "b"), ("b", "y"), ("y",), ("a", "x")]
 NAMES = ["x", "b", "y", "a"]
@@ -65,6 +68,25 @@ def test_answers_of_a_network_by_any_way(k):
     assert jax.tree.map(lambda x: x[1], batched).tolist() == network(1).best(k).labels.tolist()
 
 
+@pytest.mark.parametrize("k", [None, 2])
+def test_all_labels_inside_a_program(k):
+    """As items, as values, by name and as they are; closed over and as an argument."""
+    net = network()
+    want = net.best(k).labels.tolist()
+    asks = {
+        "items": lambda labels: dict(labels.items()),
+        "values": lambda labels: dict(zip(labels, labels.values(), strict=True)),
+        "names": dict,
+        "mapped": lambda labels: jax.lax.map(lambda i: dict(labels.items()), jnp.arange(2)),
+    }
+    for name, ask in asks.items():
+        closed = jax.jit(lambda ask=ask: ask(net.best(k).labels))()
+        found = jax.jit(lambda net, ask=ask: ask(net.best(k).labels))(net)
+        for got in (closed, found):
+            rows = {x: y[0] if name == "mapped" else y for x, y in got.items()}
+            assert {x: y.tolist() for x, y in rows.items()} == want
+
+
 def test_what_a_user_maps_over_leaves():
     """All leaves of an answer have the axes of its value in front."""
     best = network().best(4)
@@ -74,8 +96,16 @@ def test_what_a_user_maps_over_leaves():
     assert stacked.value.shape == stacked.labels["y"].shape == (3,)
     _, kept = jax.lax.scan(lambda c, i: (c, best.labels), 0, jnp.arange(2))
     assert kept["y"].shape == (2, 4)
-    with pytest.raises(ValueError, match="whose last axis is not theirs"):
-        jax.tree.map(lambda x: x[..., :2], best).labels["y"]
+    cut = jax.tree.map(lambda x: x[..., :2], best).labels
+    behind = jax.vmap(lambda net: net.best().labels, out_axes=-1)(
+        jax.tree.map(lambda x, y: jnp.stack([x, y]), network(), network(1))
+    )
+    for labels in (cut, behind):
+        assert "Labels" in repr(labels)
+        for ask in (lambda x: x["y"], Labels.tolist, Labels.items, Labels.values):
+            ends_in(
+                lambda ask=ask, labels=labels: ask(labels), ShapeError, "names on the last axis"
+            )
 
 
 def test_more_variables_than_letters_of_one_case():

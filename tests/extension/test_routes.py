@@ -1,6 +1,7 @@
 """Which route an extension takes, and why: kernels in their order, eager functions, choice by time."""
 
 import functools
+import pickle
 import re
 
 import jax
@@ -144,6 +145,7 @@ def test_the_first_kernel_that_accepts_a_call_runs_and_the_route_says_why():
         x = np.ones((4, columns))
         (route,) = routes(call, x)
         assert (route.kind, route.kernel) == (RouteKind.KERNEL, name)
+        assert pickle.loads(pickle.dumps(route)) == route  # though a kernel may have no name
         mapped = lambda x: jax.vmap(call, in_axes=2)(x[..., None])  # asked of one element
         for run in (call, jax.jit(call), mapped):
             np.testing.assert_array_equal(run(x), {"eight": 8.0, "nine": 9.0}[name])

@@ -133,7 +133,7 @@ def test_a_scatter_over_its_own_indices_is_wrong_under_jit():
     def added(i, dtype="int32"):
         return jax.lax.scatter_add(i, i.astype(dtype), ones, numbers)
 
-    # As JAX compiles it outside these tests, see conftest.py.
+    # As JAX compiles it outside the quick tests, see conftest.py.
     options = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}
     compiled = jax.jit(added).lower(indices).compile(options)
     assert not np.array_equal(compiled(indices), want), "mended: take it out of limits.md"
