@@ -288,12 +288,12 @@ def test_a_few_large_matrices_are_steps_of_their_own(semiring):
 @needs_library
 @pytest.mark.cpu
 def test_labels_under_jit_are_one_call_of_the_library():
-    """XLA compiles no function for each label."""
+    """XLA compiles no function for each label, and one that puts them in order."""
     net = Network.from_factors({(i, i + 1): np.eye(2) * (i % 3 - 1) for i in range(60)})
     ask = jax.jit(lambda net: net.best().labels)
     kinds = {route.family_id.split(".")[1]: route.kind for route in routes(ask, net)}
     assert kinds == {"network": RouteKind.KERNEL}
-    assert " fusion(" not in ask.lower(net).compile().as_text()
+    assert ask.lower(net).compile().as_text().count(" fusion(") <= 1
     assert ask(net) == net.best().labels
 
 
