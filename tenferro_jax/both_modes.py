@@ -28,7 +28,7 @@ from jax.tree_util import PyTreeDef
 
 from . import jax_seam
 from .errors import InvalidConfig, Unsupported, require_kind
-from .jax_seam import Aval, Axis, ClosedJaxpr, Eqn, Jaxpr, Tangent
+from .jax_seam import Aval, Axis, Calls, ClosedJaxpr, Eqn, Jaxpr, Tangent
 from .linear import (
     NotTransposed,
     holds_an_inner_tracer,
@@ -519,13 +519,14 @@ def _run(jaxpr: ClosedJaxpr, inputs: Sequence[object], opaque: str) -> list[Any]
 
 def _replacement(opaque: str, eqn: Eqn) -> Callable[..., PyTree]:
     """The function of an equation's inputs that is run in its place."""
+    calls = jax_seam.calls_of(eqn)
     if not _changes(eqn):
         return jax_seam.as_function(eqn)
-    if jax_seam.reverse_alone(eqn):
+    if calls is Calls.REVERSE_RULE:
         return _as_call(eqn, opaque)
-    if jax_seam.custom_jvp(eqn):
+    if calls is Calls.FORWARD_RULE:
         return _as_custom_jvp(eqn, opaque)
-    if jax_seam.moves_several(eqn):
+    if calls is Calls.SEVERAL_MOVES:
         return jax_seam.one_by_one(eqn)
     run = functools.partial(_run, opaque=opaque)
     return jax_seam.with_inner(eqn, run, _known[opaque])
@@ -533,15 +534,10 @@ def _replacement(opaque: str, eqn: Eqn) -> Callable[..., PyTree]:
 
 def _changes(eqn: Eqn) -> bool:
     """Whether something else runs in the place of an equation."""
-    return (
-        jax_seam.custom_jvp(eqn)
-        or jax_seam.lacks_transpose(eqn)
-        or jax_seam.reverse_alone(eqn)
-        or (
-            jax_seam.name_of(eqn) in CONTAINERS
-            and any(map(needs_both_modes, jax_seam.inner_jaxprs(eqn)))
-        )
-    )
+    if jax_seam.calls_of(eqn) is not Calls.NOTHING_SPECIAL:
+        return True
+    is_container = jax_seam.name_of(eqn) in CONTAINERS
+    return is_container and any(map(needs_both_modes, jax_seam.inner_jaxprs(eqn)))
 
 
 def needs_both_modes(jaxpr: ClosedJaxpr | Jaxpr) -> bool:

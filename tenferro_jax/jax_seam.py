@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import enum
 import functools
 import pathlib
 import re
@@ -941,23 +942,8 @@ def _body_written_anew(eqn: Eqn, primitive: Any) -> ClosedJaxpr:
     return jax.make_jaxpr(expansion(eqn))(*(struct_of(v.aval) for v in eqn.invars))
 
 
-def moves_several(eqn: Eqn) -> bool:
-    """Whether an equation puts several arrays on devices: where one of them is linear, JAX has no
-    transpose, because it takes all for linear.
-    """
-    return eqn.primitive.name == "device_put" and len(eqn.invars) > 1
-
-
-def lacks_transpose(eqn: Eqn) -> bool:
-    """Whether JAX cannot transpose an equation that may be linear: one that moves several arrays,
-    or a checkpoint with the flag jax_remat3.
-    """
-    primitive = _written_anew(eqn)
-    return moves_several(eqn) or (primitive is not None and name_of(eqn) == "checkpoint")
-
-
 def one_by_one(eqn: Eqn) -> Callable[..., Any]:
-    """The function of such an equation, with a call for each array."""
+    """The function of an equation that moves several arrays, with a call for each array."""
 
     def run(*xs: jax.Array) -> list[Any]:
         each = [{k: v[i : i + 1] for k, v in eqn.params.items()} for i in range(len(xs))]
@@ -966,16 +952,46 @@ def one_by_one(eqn: Eqn) -> Callable[..., Any]:
     return run
 
 
-def reverse_alone(eqn: Eqn) -> bool:
-    """Whether an equation calls a jax.custom_vjp, or a hijax primitive without forward mode."""
-    called = eqn.primitive.name == "call_hi_primitive"  # another one calls its tangents
-    primitive: Any = eqn.params["_prim"] if called else None
+class Calls(enum.Enum):
+    """What an equation calls, where forward mode or a transpose needs something else."""
+
+    NOTHING_SPECIAL = enum.auto()
+    REVERSE_RULE = enum.auto()
+    """A jax.custom_vjp, or a hijax primitive without forward mode."""
+    FORWARD_RULE = enum.auto()
+    """A jax.custom_jvp, whose rule may call a function of others that has a reverse rule alone."""
+    SEVERAL_MOVES = enum.auto()
+    """It puts several arrays on devices. Where one of them is linear JAX has no transpose, because
+    it takes all for linear."""
+    NEW_CHECKPOINT = enum.auto()
+    """A checkpoint with the flag jax_remat3, which JAX cannot transpose."""
+
+
+def calls_of(eqn: Eqn) -> Calls:
+    """What an equation calls."""
+    name = name_of(eqn)
+    if name == "custom_vjp_call":
+        return Calls.REVERSE_RULE
+    if name == "custom_jvp_call":
+        return Calls.NOTHING_SPECIAL if _is_of_jax_numpy(eqn) else Calls.FORWARD_RULE
+    if name == "device_put" and len(eqn.invars) > 1:
+        return Calls.SEVERAL_MOVES
+    if eqn.primitive.name != "call_hi_primitive":  # another one calls its tangents
+        return Calls.NOTHING_SPECIAL
+    primitive: Any = eqn.params["_prim"]
     while hasattr(primitive, "prim"):  # under vmap
         primitive = primitive.prim
-    return name_of(eqn) == "custom_vjp_call" or (
-        primitive is not None
-        and (type(primitive).jvp is _HIJAX.jvp or "CustomVJP" in type(primitive).__name__)
-    )
+    if type(primitive).jvp is _HIJAX.jvp or "CustomVJP" in type(primitive).__name__:
+        return Calls.REVERSE_RULE
+    return Calls.NEW_CHECKPOINT if name == "checkpoint" else Calls.NOTHING_SPECIAL
+
+
+def _is_of_jax_numpy(eqn: Eqn) -> bool:
+    """Whether a jax.custom_jvp is one of jax.nn and jax.numpy: their rules call no function of
+    others.
+    """
+    parts = source_of(eqn)[1].parts
+    return {"jax", "_src"} <= {*parts} and bool({"nn", "numpy", "scipy"} & {*parts})
 
 
 def closed_over(eqn: Eqn) -> int:
@@ -1014,16 +1030,6 @@ def source_of(eqn: Eqn) -> tuple[str, pathlib.PurePath]:
     inner = open_jaxpr(held.jaxpr if hasattr(held, "jaxpr") else held)[0]
     name, _, at = inner.debug_info.func_src_info.partition(" at ")
     return name.split(MARK)[0], pathlib.PurePath(at)
-
-
-def custom_jvp(eqn: Eqn) -> bool:
-    """Whether an equation calls a jax.custom_jvp, other than those of jax.nn and jax.numpy, whose
-    rules call no function of others.
-    """
-    if name_of(eqn) != "custom_jvp_call":
-        return False
-    parts = source_of(eqn)[1].parts
-    return not {"jax", "_src"} <= {*parts} or not {"nn", "numpy", "scipy"} & {*parts}
 
 
 def is_literal(atom: object) -> TypeGuard[Literal]:

@@ -20,7 +20,7 @@ from .extension.routes import ANY_PLATFORM
 from .graph.builder import GraphBuilder
 from .graph.graph import Graph, arguments
 from .graph.primitives import IN_BOTH_MODES, moving, of_one_mode, pulled, pushed
-from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn, name_of
+from .jax_seam import Atom, Aval, Calls, ClosedJaxpr, Eqn, name_of
 from .shapes import PyTree, as_operand, errors_of_jax, require_x64_leaves, with_zeros
 
 
@@ -178,8 +178,9 @@ class _Writer:
         if not self._calls(eqn):
             return jax_seam.as_function(eqn)
         if name == _HIJAX:
-            reverse_alone = jax_seam.reverse_alone(eqn)
-            return self._custom_vjp_call(eqn) if reverse_alone else self._custom_jvp_call(eqn)
+            if jax_seam.calls_of(eqn) is Calls.REVERSE_RULE:
+                return self._custom_vjp_call(eqn)
+            return self._custom_jvp_call(eqn)
         return jax_seam.with_inner(eqn, self.run)
 
     def _calls(self, eqn: Eqn) -> bool:

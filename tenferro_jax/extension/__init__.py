@@ -3,8 +3,10 @@
 The modules in the order of a call:
 
 `function_op`, `authored`, `function_extension`
-    What `tenferro_jax.op` returns, what its author wrote, and the class of its ops. `nesting`: how
-    their arrays are nested, as text. `definitions`: what is defined again, in a notebook.
+    What `tenferro_jax.op` returns, what its author wrote, and the class of its ops.
+    `function_call`: the fields of such an op. `function_parts`: what it computes, as value or as
+    part of a reverse rule. `nesting`: how arrays are nested, as text. `definitions`: what is
+    defined again, in a notebook.
 `contract`, `rules`, `kernels`
     What an author writes: the methods of an op class, its derivatives, its kernels.
 `family`, `registry`

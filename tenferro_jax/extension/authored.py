@@ -18,7 +18,7 @@ from jax.tree_util import PyTreeDef
 
 from ..errors import InvalidConfig
 from ..shapes import TensorMeta, is_inexact
-from .contract import ShardingRule
+from .contract import Can, ShardingRule
 from .nesting import PyTree, missing
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -312,6 +312,19 @@ class Authored:
         if self.derive is None:
             return not self.has_rule and self.host is None and self.infer is None
         return self.derive
+
+    @property
+    def abilities(self) -> set[Can]:
+        """What the author wrote a method for."""
+        given = {
+            Can.INFER: self.infer is not None,
+            Can.RUN_ON_HOST: self.host is not None,
+            Can.LOWER: True,
+            Can.LINEARIZE: self.derives or self.has_rule,
+            Can.TRANSPOSE: self.transpose is not None,
+            Can.SHARD: self.sharding is not None,
+        }
+        return {what for what, is_given in given.items() if is_given}
 
     @property
     def rules(self) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
 from .contract import (
     LOWERING,
     Assume,
+    Can,
     Computes,
     ExtensionOp,
     checked_sequence,
@@ -248,8 +249,8 @@ class Extension(StdTensorOp):
         """dtype and shape of each output, checked against the op's counts; equalities of dimensions
         that JAX cannot decide are passed to `assume` if it is given.
         """
-        if len(metas) != self.input_count:
-            needed = counted(self.input_count, "input")
+        if len(metas) != self.op.input_count:
+            needed = counted(self.op.input_count, "input")
             raise InvalidConfig(
                 where=f"extension, family_id={self.family_id}",
                 given=f"a call that does not fit: expected {needed}, got {len(metas)}",
@@ -275,7 +276,7 @@ class Extension(StdTensorOp):
 
     def _infer_one(self, metas: list[TensorMeta], assume: Assume | None) -> list[TensorMeta]:
         """Of one element of all batch levels."""
-        derived = not self.op.has_own("infer_output_meta")
+        derived = not self.op.can(Can.INFER)
         name = f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta"
         where = self.op.place_of(name)
         try:
@@ -290,7 +291,7 @@ class Extension(StdTensorOp):
                 needed="inputs that the op accepts, and inference that works for symbolic shapes",
                 fix="The cause is the error of the op's inference.",
             ) from error
-        pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
+        pairs = checked_sequence(outs, self.op, "infer_output_meta", self.op.output_count)
         return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]
 
     def of_one(self, metas: Sequence[TensorMeta], levels: int | None = None) -> list[TensorMeta]:

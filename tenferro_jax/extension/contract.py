@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import enum
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeAlias
@@ -27,6 +28,17 @@ from .family import family_of
 from .kernels import NO_RUNTIMES, ExtensionRuntimeSet
 
 LOWERING = "lower_to_standard_ops"
+
+
+class Can(enum.Enum):
+    """What an op can do if its author wrote a method for it; each value is the method's name."""
+
+    INFER = "infer_output_meta"
+    LOWER = LOWERING
+    RUN_ON_HOST = "eager_execute"
+    LINEARIZE = "linearize"
+    TRANSPOSE = "transpose_rule"
+    SHARD = "sharding_rule"
 
 
 @jax.tree_util.register_static  # so that vmap hands it through
@@ -69,6 +81,13 @@ class LinearInput(Described):
 
 Slot: TypeAlias = jax.Array | _NotDifferentiable | None
 """What a rule gives for an input or an output."""
+
+
+Tangents: TypeAlias = Sequence[jax.Array | None]
+"""Tangents or cotangents; None is zero."""
+
+LinearInputs: TypeAlias = Sequence[jax.Array | LinearInput]
+"""The inputs of a transpose rule."""
 
 
 Computes: TypeAlias = Callable[..., Sequence[jax.Array]]
@@ -156,7 +175,7 @@ class ExtensionOp(Sealed):
         if outs is None:
             where = f"extension {self.family_id}"
             given = ", ".join(map(str, inputs))
-            if self.has_own(LOWERING):
+            if self.can(Can.LOWER):
                 raise Unsupported(
                     where=where,
                     given=f"inputs {given}, for which lower_to_standard_ops returned None",
@@ -197,9 +216,9 @@ class ExtensionOp(Sealed):
         """
         return self
 
-    def has_own(self, method: str) -> bool:
-        """Whether the author wrote a method of this name."""
-        return getattr(type(self), method) is not getattr(ExtensionOp, method)
+    def can(self, what: Can) -> bool:
+        """Whether the author wrote the method for it."""
+        return getattr(type(self), what.value) is not getattr(ExtensionOp, what.value)
 
     def place_of(self, method: str = "") -> str:
         """What errors call the op, or a method of it."""
@@ -447,7 +466,7 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
     slot = "input" if method == "transpose_rule" else "output"
     clauses = {"infer_output_meta": "X6.3", "linearize": "X6.5", "transpose_rule": "X6.5"}
     clause = clauses.get(method, "X6.4")
-    if not isinstance(outs, tuple | list) or _is_one_meta(outs):
+    if not isinstance(outs, tuple | list) or (len(outs) == 2 and _is_one_meta(outs)):
         raise InvalidConfig(
             where=op.place_of(method),
             given=_shown_alone(outs),

@@ -21,11 +21,9 @@ from .carrier import Extension
 from .contract import ShardingRule, closed_over, require_not_traced, running
 from .definitions import HOLDERS, Definition, forget
 from .family import parse_family_id
-from .function_extension import (
-    FunctionExtension,
-    op_class_of,
-    results_of,
-)
+from .function_call import op_class_of
+from .function_extension import FunctionExtension, results_of
+from .function_parts import VALUE
 from .kernels import ExtensionRuntimeSet, Kernel
 from .nesting import PyTree, nesting_text
 from .primitive import apply
@@ -236,8 +234,10 @@ class FunctionOp(Authored):
                 return self.flat(op.results, results, f"{platform} kernel, which returned")
 
             def why_not(op: FunctionExtension, *metas: TensorMeta) -> str:
-                if op.stage or declines is None:
-                    return "it computes values alone" if op.stage else ""
+                if op.stage != VALUE:
+                    return "it computes values alone"
+                if declines is None:
+                    return ""
                 return declines(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)
 
             run.__name__ = getattr(kernel, "__name__", "_")

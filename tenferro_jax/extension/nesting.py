@@ -157,25 +157,31 @@ def missing(x: object) -> bool:
 
 
 class Forward(NamedTuple):
-    """What `fwd` gives: the nesting of results and residuals, and of each residual the number of
-    the input that it is, or -1.
+    """What `fwd` gives.
+
+    Attributes:
+      results: the nesting of the results.
+      residuals: the nesting of the residuals.
+      inputs: of each residual the number of the input that it is, or -1.
+      kept: the numbers of the residuals that are no inputs.
     """
 
     results: PyTreeDef
     residuals: PyTreeDef
-    inputs: tuple[int, ...]
-
-    @property
-    def kept(self) -> list[int]:
-        """The numbers of the residuals that are no inputs."""
-        return [j for j, i in enumerate(self.inputs) if i < 0]
+    inputs: list[int]
+    kept: list[int]
 
 
 @functools.lru_cache(maxsize=4096)
 def forward_of(text: str) -> Forward:
     """The nesting that a text of `forward_text` says."""
     results, residuals, inputs = json.loads(text)
-    return Forward(_structure(results), _structure(residuals), tuple(inputs))
+    return Forward(
+        results=_structure(results),
+        residuals=_structure(residuals),
+        inputs=inputs,
+        kept=[j for j, i in enumerate(inputs) if i < 0],
+    )
 
 
 def forward_text(results: PyTree, residuals: PyTree, inputs: list[int], where: str) -> str:

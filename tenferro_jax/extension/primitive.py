@@ -25,7 +25,7 @@ from ..errors import InvalidConfig
 from ..jax_seam import Aval, IrValue, LoweringContext
 from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of
 from .carrier import BatchLevel, Extension, checked_form
-from .contract import LOWERING, ExtensionOp, LinearInput, in_method, inherited, running
+from .contract import LOWERING, Can, ExtensionOp, LinearInput, in_method, inherited, running
 from .definitions import kept
 from .execution import forward, run_at_once, run_host
 from .family import parse_family_id
@@ -36,7 +36,6 @@ from .rules import (
     AnyRule,
     ExtensionRuleSet,
     linearize,
-    present,
     require_rules,
     require_slots,
     transposed,
@@ -126,7 +125,7 @@ def bind(
     carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
     """A call as an equation of the trace around it; concrete arrays go to `_impl`."""
-    mark = jax_seam.splittable() if carrier.op.has_own("sharding_rule") else None
+    mark = jax_seam.splittable() if carrier.op.can(Can.SHARD) else None
     primitive = family_primitive(carrier.family_id)
     return tuple(primitive.bind(*arrays, op=carrier, rules=rules, splittable=mark))
 
@@ -153,8 +152,8 @@ def compiled(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, .
     because it may take that route. Rules are not part of the key: they do not change the result.
     """
     op = carrier.op
-    hosted = op.has_own("eager_execute")
-    if hosted and not op.has_own(LOWERING) and carrier.runtimes == NO_RUNTIMES:  # no other route
+    hosted = op.can(Can.RUN_ON_HOST)
+    if hosted and not op.can(Can.LOWER) and carrier.runtimes == NO_RUNTIMES:  # no other route
         return lambda *arrays: tuple(run_host(carrier, arrays))
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...] | None:
@@ -233,7 +232,7 @@ def _inheriting(rules: ExtensionRuleSet, op: Extension) -> Any:
     """The scope of an AD rule; if there is nothing to inherit, it shares jit's caches with the code
     around it.
     """
-    return inherited((rules, op.given) if len(rules) or op.given is not None else None)
+    return inherited((rules, op.given) if rules != NO_RULES or op.given is not None else None)
 
 
 def _jax_value(value: object) -> Any:
@@ -264,7 +263,7 @@ def _differentiable_form(rule: AnyRule, op: Extension, metas: Sequence[TensorMet
             fix="Return the op itself, or an op of its family with more outputs.",
         )
     carrier = op.with_op(form)
-    have, want = carrier.infer(*metas)[: op.output_count], op.infer(*metas)
+    have, want = carrier.infer(*metas)[: op.op.output_count], op.infer(*metas)
     if have != want:
         raise InvalidConfig(
             where=where,
@@ -303,7 +302,7 @@ def _jvp(
             (primals, outs, given),
             lambda _: [jax.typeof(out).sharding for out in outs],
         )
-    count = op.output_count  # what follows are residuals
+    count = op.op.output_count  # what follows are residuals
     require_slots(op.op, "linearize", results, list(map(jax_seam.tangent_meta, outs)), count)
     return outs[:count], [
         jax_seam.zero_tangent(out) if t is None else jax_seam.vary_as(t, jax.typeof(out))
@@ -331,7 +330,7 @@ def _transpose(
         for a, m in zip(args, mask, strict=True)
     ]
     results: list[Any] = [None] * len(args)
-    if present(given):
+    if any(c is not None for c in given):
         with _inheriting(rules, op):
             results = jax_seam.run_on_automatic_axes(
                 lambda *values: transposed(rule, op.op, op.batching, *values),

@@ -27,7 +27,7 @@ from ..jax_seam import (
 )
 from ..shapes import PyTree, TensorMeta, is_inexact, struct
 from .carrier import Extension, body_of, kernel_body, lowering_body, what_runs
-from .contract import LOWERING, in_method
+from .contract import Can, in_method
 from .kernels import Kernel, RouteKind
 from .sharding import Split, on_device, split_of
 
@@ -86,10 +86,10 @@ def choose_route(
         reason = "; ".join([f"a kernel for {platform} is there", *refusals])
         return Route(family, platform, RouteKind.KERNEL, reason, kernel=kernel.title)
     passed_over = "".join(f"; {refusal}" for refusal in refusals)
-    if op.has_own(LOWERING) and not lowering_declined and RouteKind.LOWERING in selected:
+    if op.can(Can.LOWER) and not lowering_declined and RouteKind.LOWERING in selected:
         reason = "standard ops, compiled by XLA" + passed_over
         return Route(family, platform, RouteKind.LOWERING, reason)
-    if op.has_own("eager_execute") and not site.exporting and RouteKind.HOST in selected:
+    if op.can(Can.RUN_ON_HOST) and not site.exporting and RouteKind.HOST in selected:
         reason = "eager_execute on the host" + passed_over
         return Route(family, platform, RouteKind.HOST, reason)
     if lowering_declined:
@@ -308,7 +308,7 @@ def _tune(carrier: Extension, metas: tuple[TensorMeta, ...], site: Site) -> None
         return
     lowering = functools.partial(lowering_body, carrier)
     if (
-        carrier.op.has_own(LOWERING)
+        carrier.op.can(Can.LOWER)
         and RouteKind.LOWERING in carrier.runtimes.routes
         and jax.eval_shape(lowering, structs) is not None
     ):

@@ -22,9 +22,12 @@ from ..shapes import TensorMeta, meta_of
 from .carrier import Levels, over
 from .contract import (
     NOT_DIFFERENTIABLE,
+    Can,
     ExtensionOp,
     LinearInput,
+    LinearInputs,
     Slot,
+    Tangents,
     checked_sequence,
     in_method,
 )
@@ -102,11 +105,11 @@ AnyRule: TypeAlias = ExtensionAdRule | type[ExtensionOp]
 """A rule of a set, or the class of an op that has a rule: its methods take the op first as well."""
 
 
-def is_stated(rule: AnyRule, op: ExtensionOp, method: str) -> bool:
-    """Whether a rule of an op overrides linearize or transpose_rule."""
+def is_stated(rule: AnyRule, op: ExtensionOp, what: Can) -> bool:
+    """Whether a rule of an op overrides the method for it."""
     if isinstance(rule, type):
-        return op.has_own(method)
-    return getattr(type(rule), method) is not getattr(ExtensionAdRule, method)
+        return op.can(what)
+    return getattr(type(rule), what.value) is not getattr(ExtensionAdRule, what.value)
 
 
 class ExtensionRuleSet(Sealed):
@@ -160,7 +163,7 @@ class ExtensionRuleSet(Sealed):
           DuplicateRule: there are both.
         """
         rule = self._by_family.get(op.family_id)
-        if not (op.has_own("linearize") or op.has_own("transpose_rule")):
+        if not (op.can(Can.LINEARIZE) or op.can(Can.TRANSPOSE)):
             return rule
         if rule is not None:
             raise DuplicateRule(
@@ -288,7 +291,7 @@ def linearize(
     levels: Levels,
     primals: Sequence[jax.Array],
     outs: Sequence[jax.Array],
-    tangents: Sequence[jax.Array | None],
+    tangents: Tangents,
 ) -> list[Any]:
     """The rule's tangents, with the rule itself mapped over the batch levels."""
     if not levels:
@@ -313,8 +316,8 @@ def transposed(
     rule: AnyRule,
     op: ExtensionOp,
     levels: Levels,
-    cotangents: Sequence[jax.Array | None],
-    inputs: Sequence[jax.Array | LinearInput],
+    cotangents: Tangents,
+    inputs: LinearInputs,
 ) -> list[Any]:
     """The rule's cotangents, mapped over the batch levels; an input that a level does not map sums
     over it.
@@ -328,9 +331,7 @@ def transposed(
     level, rest = levels[0], levels[1:]
     metas = level.inner([meta_of(x) for x in inputs])
 
-    def one(
-        given: Sequence[jax.Array | None], known: Sequence[jax.Array | None]
-    ) -> tuple[Any, ...]:
+    def one(given: Tangents, known: Tangents) -> tuple[Any, ...]:
         element: list[Any] = [
             LinearInput(meta) if m else x for x, meta, m in zip(known, metas, mask, strict=True)
         ]

@@ -19,8 +19,8 @@ from ..jax_seam import is_symbolic_dim
 from ..shapes import TensorMeta, meta_of
 from .carrier import Extension, lowering_body, over
 from .contract import (
-    LOWERING,
     MERGES,
+    Can,
     ExtensionOp,
     ShardingRule,
     checked_sequence,
@@ -203,7 +203,7 @@ def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
       InvalidConfig: the rule cannot be read, or does not fit the inputs and outputs.
     """
     op = carrier.op
-    if not op.has_own("sharding_rule"):
+    if not op.can(Can.SHARD):
         return None
     if any(is_symbolic_dim(size) for meta in metas for size in meta.shape):
         return None
@@ -380,7 +380,7 @@ def output_shardings(
     if split is not None:
         return _split_shardings(carrier, split, inputs)
     problem, cause = "an op without lowering", None
-    if carrier.op.has_own(LOWERING):
+    if carrier.op.can(Can.LOWER):
         places: list[Any] = []
 
         # eval_shape gives no shardings if some axes of the mesh are automatic

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import TenferroError
 from ..extension.carrier import Extension, kernel_body, lowering_body
-from ..extension.contract import ExtensionOp, checked_sequence, require_arrays
+from ..extension.contract import Can, ExtensionOp, checked_sequence, require_arrays
 from ..extension.execution import read_only
 from ..extension.kernels import Kernel, RouteKind
 from ..extension.registry import ExtensionFactory, lookup_extension_factory
@@ -87,10 +87,10 @@ def _bodies(subject: OpSubject, inputs: Inputs) -> Iterator[tuple[str, Callable[
 
     for kernel in subject.runtimes.kernels(op.family_id, current_platform()):
         yield f"kernel {kernel.title}".rstrip(), functools.partial(of_kernel, kernel)
-    if op.has_own("lower_to_standard_ops"):
+    if op.can(Can.LOWER):
         lowering = functools.partial(lowering_body, carrier)
         yield RouteKind.LOWERING.value, functools.partial(jax.eval_shape, lowering, structs)
-    if op.has_own("eager_execute"):
+    if op.can(Can.RUN_ON_HOST):
         yield RouteKind.HOST.value, functools.partial(run_host_form, op, inputs)
 
 
@@ -181,7 +181,7 @@ def symbolic_graph(subject: OpSubject, inputs: Inputs) -> Graph:
     """The op in a graph with a symbol for every axis; if only JAX compares sizes, equal sizes share
     a symbol. Without inference of its own an op need not take symbols.
     """
-    own = subject.op.has_own("infer_output_meta")
+    own = subject.op.can(Can.INFER)
     try:
         return graph_of(subject, _symbolic_metas(inputs, shared=False))
     except Exception as error:
@@ -361,7 +361,7 @@ def wrong_inputs(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         try:
             subject.carrier.infer(*map(meta_of, made))
             # Inference from the lowering has traced it.
-            if subject.op.has_own("infer_output_meta"):
+            if subject.op.can(Can.INFER):
                 if subject.routes(made) == (RouteKind.HOST,):
                     subject.call(*made)
                 else:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import ADRuleError
 from ..extension.carrier import Extension
-from ..extension.contract import inherited
+from ..extension.contract import Can, inherited
 from ..extension.rules import absent, is_stated, linearize, present
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, name_of, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
@@ -260,7 +260,7 @@ def linear_transpose(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     the op is linear, the others unchanged or zero; in every precision.
     """
     rule = subject.rules.rule_of(subject.op)
-    if rule is None or not is_stated(rule, subject.op, "transpose_rule"):
+    if rule is None or not is_stated(rule, subject.op, Can.TRANSPOSE):
         raise NotApplicable("no transpose_rule was given", "Give one where the op is linear.")
     view = smooth(subject, inputs, linearized=False)
     held = [(mask, zero) for mask in view.masks() if (zero := _linear(view, mask)) is not None]

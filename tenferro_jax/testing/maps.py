@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
+from ..extension.contract import Can
 from ..extension.kernels import RouteKind
 from ..extension.sharding import split_of
 from ..shapes import meta_of
@@ -294,7 +295,7 @@ def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over
     it, and with replicated inputs.
     """
-    stated = subject.op.has_own("sharding_rule")
+    stated = subject.op.can(Can.SHARD)
     lowered = RouteKind.LOWERING in subject.routes(inputs)
     if not lowered and not stated:
         raise NotApplicable(

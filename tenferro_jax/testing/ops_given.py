@@ -16,8 +16,10 @@ import numpy as np
 from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.authored import MISSING_RULE
 from ..extension.carrier import Extension
-from ..extension.contract import LOWERING, ExtensionOp, lowered
-from ..extension.function_extension import NO_RULE, NOT_LINEAR, FunctionExtension
+from ..extension.contract import Can, ExtensionOp, lowered
+from ..extension.function_call import NO_RULE
+from ..extension.function_extension import FunctionExtension
+from ..extension.function_parts import NOT_LINEAR
 from ..extension.kernels import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
@@ -105,7 +107,7 @@ class OpSubject(Subject):
 
     def host_error(self, inputs: Inputs) -> str:
         """The exception of eager_execute as text; "" if it runs or does not exist."""
-        if not self.op.has_own("eager_execute"):
+        if not self.op.can(Can.RUN_ON_HOST):
             return ""
         with warnings.catch_warnings():
             # NumPy on values such as the mean of nothing
@@ -165,7 +167,7 @@ class OpSubject(Subject):
 
     def in_plain_jax(self) -> Callable[..., tuple[jax.Array, ...]] | None:
         """The lowering as a function of plain JAX, with the rule of the op."""
-        if not self.op.has_own(LOWERING):
+        if not self.op.can(Can.LOWER):
             return None
         return plain_form(self.op, self.rules.rule_of(self.op))
 
@@ -195,7 +197,7 @@ class OpSubject(Subject):
 
     def require_derivatives(self, *, linearized: bool) -> None:
         """Raise NotApplicable if there is no rule, or none that linearizes."""
-        if not is_stated(self.rule(), self.op, "linearize") and linearized:
+        if not is_stated(self.rule(), self.op, Can.LINEARIZE) and linearized:
             raise NotApplicable(
                 "the rule has transpose_rule alone",
                 "Override linearize, if the op is to be differentiated.",

@@ -16,6 +16,7 @@ from ..extension.authored import is_float0
 from ..extension.carrier import Extension, lowering_body
 from ..extension.contract import ExtensionOp, lowered
 from ..extension.function_extension import FunctionExtension
+from ..extension.function_parts import VALUE
 from ..extension.routes import equations
 from ..extension.rules import AnyRule, absent, linearize
 from ..jax_seam import ClosedJaxpr, Eqn, as_function, inner_jaxprs, name_of, open_jaxpr
@@ -142,4 +143,4 @@ def _has_rule(traced: ClosedJaxpr) -> bool:
 
 def _is_differentiated(op: ExtensionOp) -> bool:
     """Whether JAX differentiates what the op runs."""
-    return isinstance(op, FunctionExtension) and bool(op.stage or op.function.derives)
+    return isinstance(op, FunctionExtension) and (op.stage != VALUE or op.function.derives)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from ..errors import ShapeError
-from ..extension.contract import lowered
+from ..extension.contract import Can, lowered
 from ..extension.kernels import ExtensionRuntimeSet, RouteKind
 from ..extension.primitive import apply
 from ..extension.routes import current_platform
@@ -71,7 +71,7 @@ def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     equal answers at every call.
     """
     op = subject.op
-    if not op.has_own("eager_execute"):
+    if not op.can(Can.RUN_ON_HOST):
         raise NotApplicable("the op has no host form", "Override eager_execute, or use def_host.")
 
     def run(where: str, given: Inputs) -> Inputs:
