@@ -313,18 +313,21 @@ class Authored:
             return not self.has_rule and self.host is None and self.infer is None
         return self.derive
 
-    @property
-    def abilities(self) -> set[Can]:
-        """What the author wrote a method for."""
-        given = {
-            Can.INFER: self.infer is not None,
-            Can.RUN_ON_HOST: self.host is not None,
-            Can.LOWER: True,
-            Can.LINEARIZE: self.derives or self.has_rule,
-            Can.TRANSPOSE: self.transpose is not None,
-            Can.SHARD: self.sharding is not None,
-        }
-        return {what for what, is_given in given.items() if is_given}
+    def can(self, what: Can) -> bool:
+        """Whether the author gave it."""
+        match what:
+            case Can.LOWER:
+                return True
+            case Can.LINEARIZE:
+                return self.derives or self.has_rule
+            case Can.TRANSPOSE:
+                return self.transpose is not None
+            case Can.INFER:
+                return self.infer is not None
+            case Can.RUN_ON_HOST:
+                return self.host is not None
+            case Can.SHARD:
+                return self.sharding is not None
 
     @property
     def rules(self) -> tuple[Any, ...]:

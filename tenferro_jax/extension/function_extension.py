@@ -52,7 +52,7 @@ class FunctionExtension(FunctionCall):
     def can(self, what: Can) -> bool:
         """Whether the author gave it for this part."""
         abilities = PARTS[self.stage].abilities
-        return what in (self.function.abilities if abilities is None else abilities)
+        return self.function.can(what) if abilities is None else what in abilities
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         """Those of the author's function for these inputs."""
