@@ -144,6 +144,13 @@ def test_importing_both_packages_takes_little_time_and_leaves_the_kit_alone():
     seconds, *loaded = python("-c", IMPORT).split()
     assert float(seconds) < 1
     packages = {module.split(".")[0] for module in loaded}
-    assert packages <= {"tenferro_jax", "ext_tropical", "jax", "concurrent", "opt_einsum"}
+    assert packages <= {
+        "tenferro_jax",
+        "ext_tropical",
+        "jax",
+        "concurrent",
+        "fractions",
+        "opt_einsum",
+    }
     rooms = {module.split(".")[1] for module in loaded if module.startswith("tenferro_jax.")}
     assert not rooms & {"testing", "command"}

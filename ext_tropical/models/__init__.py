@@ -7,12 +7,17 @@
     `uai`: files.
 `answers`
     Questions that need more than one einsum: samples, the k best, shares; exact numbers, in NumPy.
+`bounds`
+    Bounds of the best score for networks that are too wide to be eliminated. `certificate`: a
+    judge of them in fractions.
 `relative`
     Scores less constants, which change no probability.
 `chain_form`
     A network that is a chain, as `ext_tropical.sequences` takes it.
 """
 
+from .bounds import Bounds
+from .certificate import certificate_problem
 from .network import Network
 
-__all__ = ["Network"]
+__all__ = ["Bounds", "Network", "certificate_problem"]

@@ -35,7 +35,7 @@ from ..semirings.shipped import LogSumExp
 from ..steps.evaluate import Assignment, Mode
 from ..steps.labels import Labels
 from .factors import Factors
-from .variables import Variable, as_floats, holders, pairs_of, require_known
+from .variables import Variable, as_floats, holders, pairs_of, require_known, spread
 
 State: TypeAlias = tuple[Any, jax.Array]
 """What the slices before have: their sums, or the best values; and labels."""
@@ -317,7 +317,7 @@ def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     arrays, held = [np.array(x, object) for x in ones], holders(net.scopes, ones)
     for name, row in weights.items():  # the table stays as it is, so the plan does too
         digits = np.array([1 << (width * x) for x in row], object)
-        arrays[held[name]] = arrays[held[name]] * _spread(digits, (name,), net.scopes[held[name]])
+        arrays[held[name]] = arrays[held[name]] * spread(digits, (name,), net.scopes[held[name]])
     total = _total(_planned(where, net), arrays, object)
     step, data = width // 8, total.to_bytes(width // 8 * (largest + 1), "little")
     found = (int.from_bytes(data[i * step : (i + 1) * step], "little") for i in range(largest + 1))
@@ -364,7 +364,7 @@ def _best(plan: TropicalPlan, tables: Sequence[np.ndarray], dtype: type) -> int:
         # The best candidate of each cell, and the number of ways to make it.
         rank, order = len(step.result), step.result + contracted(step)
         scores, numbers = (
-            [_spread(x, term, order) for x, term in zip(each, step.terms, strict=True)]
+            [spread(x, term, order) for x, term in zip(each, step.terms, strict=True)]
             for each in zip(*operands, strict=True)
         )
         shape = np.broadcast_shapes(*(x.shape for x in scores))
@@ -381,10 +381,3 @@ def _best(plan: TropicalPlan, tables: Sequence[np.ndarray], dtype: type) -> int:
             best, number = value[()], 0
         number += int(count) if value == best else 0
     return number if best > -np.inf else 0
-
-
-def _spread(x: np.ndarray, term: Sequence[Variable], order: Sequence[Variable]) -> np.ndarray:
-    """An array with an axis for each label in an order, of size 1 for those it lacks."""
-    axes = [term.index(label) for label in order if label in term]
-    shape = [x.shape[term.index(label)] if label in term else 1 for label in order]
-    return x.transpose(axes).reshape(shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,8 +23,10 @@ from ..steps.evaluate import Assignment, Mode
 from ..steps.labels import Labels
 from ..steps.weighted_sum import work_of
 from .answers import best_ways, counted, counted_by, plan_of_one_op, samples, shares
+from .bounds import Bounds, bounds_of
 from .chain_form import chain_form
 from .factors import Factors, asked
+from .optimum import best_if_wide
 from .relative import from_best, without_shared
 from .variables import (
     Variable,
@@ -129,8 +131,10 @@ class Network(Factors):
           >>> float(Network("ab,b->", [[0.0, 1.0], [2.0, 0.0]], [0.0, 0.5]).value())
           2.0
         """
-        form = chain_form(self)
-        return form.chain().best().score if form else self.contracted(max_plus)
+        if form := chain_form(self):
+            return form.chain().best().score
+        wide = best_if_wide(self)
+        return self.contracted(max_plus) if wide is None else wide.value
 
     @asked
     def best(self, k: int | None = None) -> Assignment:
@@ -149,11 +153,14 @@ class Network(Factors):
           InvalidConfig: k below 1, or 2**31 labels and more.
           DTypeError: k and tables of integers.
           Unsupported: k and a symbolic size, in `jax.export`.
+          ShapeError: too wide for elimination, and not proved by bounds; the text has both ends.
 
         Gradient: of the values, as `value`.
 
-        Cost: for k the results of all steps are kept (of a slice), and for each assignment one cell
-        of each step is looked through.
+        Cost: that of elimination. Of concrete tables for which it compares a million candidates
+        and more, bounds leave out what no better assignment has, and elimination does the rest:
+        then equally good assignments are not told apart by the plan. For k the results of all steps
+        are kept (of a slice), and for each assignment one cell of each step is looked through.
 
         Source: L. Huang and D. Chiang, Better k-best parsing (2005).
 
@@ -167,6 +174,8 @@ class Network(Factors):
         if k is None:
             if (form := chain_form(self)) and (path := form.best()):
                 return path._replace(labels=path.labels.renamed(self._own_names()))
+            if (wide := best_if_wide(self)) is not None:
+                return wide
             found = self.answered(best_assignment)
             return found._replace(labels=self._named(found.labels))
         dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
@@ -183,6 +192,53 @@ class Network(Factors):
             value, labels = self.value()[None], Labels((), jnp.zeros((1, 0), jnp.int32))
         value = value.astype(dtype)
         return Assignment(value, self._named(labels), value > -jnp.inf)
+
+    @asked
+    def bounds(
+        self,
+        *,
+        sweeps: int = 1000,
+        seconds: float | None = None,
+        progress: Callable[[float, float, int], object] | None = None,
+    ) -> Bounds:
+        """An interval that has the best score, with an assignment that has the lower end and
+        messages that prove the upper one, of concrete tables. It needs no more memory than the
+        tables, however the variables are connected.
+
+        Args:
+          sweeps: the most that are taken. They end before if the interval is closed, or if they
+            gain nothing.
+          seconds: the time after which no more sweeps are begun.
+          progress: called from time to time with the lower bound, the upper one and the number of
+            sweeps.
+
+        Returns:
+          `ext_tropical.models.Bounds`.
+
+        Raises:
+          InvalidConfig: NaN or inf among the scores, or sweeps below 1.
+          Unsupported: tables inside a transform, or no native library.
+
+        Gradient: none.
+
+        Cost: a sweep passes twice over all entries: 1 ms for 5,000 entries, of which a grid of
+        50 x 50 variables has four times as many.
+
+        Precision: float64. The upper bound has an allowance for rounding.
+
+        Source: V. Kolmogorov, A new look at reweighted message passing (2015).
+
+        Example:
+          >>> import numpy as np
+          >>> rng, names = np.random.default_rng(1), [(i, j) for i in range(30) for j in range(30)]
+          >>> tables = [((f"x{i},{j}", f"x{i + a},{j + 1 - a}"), rng.normal(size=(2, 2)))
+          ...     for i, j in names for a in (0, 1) if max(i + a, j + 1 - a) < 30]
+          >>> net = Network.from_factors(tables)  # by elimination 2**30 entries
+          >>> bounds = net.bounds()
+          >>> bounds.gap < 0.02 * bounds.lower
+          True
+        """
+        return bounds_of(self, sweeps, seconds, progress)
 
     @asked
     def all_best(

@@ -334,3 +334,10 @@ def require_finite(question: str, value: jax.Array) -> None:
             else "a score of NaN or inf",
             needed="tables and evidence that allow an assignment, and scores below inf",
         )
+
+
+def spread(x: np.ndarray, term: Sequence[Variable], order: Sequence[Variable]) -> np.ndarray:
+    """An array with an axis for each label in an order, of size 1 for those it lacks."""
+    axes = [term.index(label) for label in order if label in term]
+    shape = [x.shape[term.index(label)] if label in term else 1 for label in order]
+    return x.transpose(axes).reshape(shape)

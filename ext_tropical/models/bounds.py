@@ -1,0 +1,315 @@
+"""Bounds of the best score of a network, by its linear relaxation: `Network.bounds`.
+
+Each table gives numbers to its variables, its messages: what a table lacks, its variables have. So
+every assignment keeps its score, and the sum of the largest entries is an upper bound, whatever the
+messages are. Sweeps over the variables in the native library choose messages that lower it, and
+assignments whose scores are lower bounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax.errors import InvalidConfig, Unsupported
+from tenferro_jax.shapes import as_real, shown
+
+from ..arguments import require_concrete, require_size
+from ..native.library import native, now
+from ..steps.labels import Labels
+from .factors import Factors
+from .variables import Variable, as_floats
+
+TOLERANCE = 1e-9
+"""Of the lower bound, or of 1 if that is more: a gap that counts as none."""
+
+FIRST_SWEEPS = 16
+"""Of a call of the library; each further call has twice as many, so that few calls do many."""
+
+MOST_SWEEPS_AT_ONCE = 256
+
+MOVES = 10
+"""Of the best assignment over random forests, after the sweeps of a call: each costs a sweep."""
+
+Messages = tuple[tuple[np.ndarray, ...], ...]
+"""For each table of two variables and more, one array for each of its variables; for others ()."""
+
+
+def is_closed(lower: float, upper: float) -> bool:
+    """Whether nothing is better than `lower`, up to rounding."""
+    if lower == -math.inf:
+        return upper == -math.inf
+    return upper - lower <= TOLERANCE * max(1.0, abs(lower))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Bounds:
+    """An interval that has the best score of a network, and what proves it.
+
+    Attributes:
+      network: the network.
+      lower: the score of `labels`; -inf if no assignment that is possible was found.
+      upper: no assignment has a higher score; -inf if none is possible.
+      labels: `Labels`, int32 for each variable.
+      uppers: for each variable float64 (values,): no assignment with this value has a higher score.
+      messages: the certificate: for each table of two variables and more, and each of them, float64
+        (values,); () for other tables. `certificate_problem` judges it.
+      sweeps: how many were taken.
+
+    Example:
+      >>> from ext_tropical import Network
+      >>> bounds = Network("ab,bc,ca->", *3 * [[[0.0, 1.0], [1.0, 0.0]]]).bounds()
+      >>> bounds
+      Bounds(2.0 to 3.0, not proved: a gap of 1.0, 33.33 %)
+    """
+
+    network: Any
+    lower: float
+    upper: float
+    labels: Labels
+    uppers: dict[Variable, np.ndarray]
+    messages: Messages
+    sweeps: int
+
+    @property
+    def gap(self) -> float:
+        """upper - lower; 0 if no assignment is possible."""
+        return 0.0 if self.upper == self.lower else self.upper - self.lower
+
+    @property
+    def proved(self) -> bool:
+        """Whether no assignment has a better score than `labels`, up to 1e-9 of it."""
+        return is_closed(self.lower, self.upper)
+
+    @property
+    def reparametrized(self) -> Any:
+        """The network in which each table lacks its messages, and each variable has the sum of
+        those to it and of its own tables: float64. Every assignment has the same score in it, up to
+        rounding, and the largest entries of its tables add up to `upper`.
+        """
+        sizes = self.network.variables
+        own = {name: np.zeros(size) for name, size in sizes.items()}
+        made: list[tuple[tuple[Variable, ...], np.ndarray]] = []
+        for scope, table, messages in zip(
+            self.network.scopes, self.network.tables, self.messages, strict=True
+        ):
+            rest = np.array(as_floats(np.asarray(table)), np.float64)
+            if len(scope) == 1:
+                own[scope[0]] += rest
+                continue
+            for axis, (name, message) in enumerate(zip(scope, messages, strict=True)):
+                own[name] += message
+                rest -= message.reshape([-1] + [1] * (len(scope) - 1 - axis))
+            made.append((scope, rest))
+        made += [((name,), table) for name, table in own.items()]
+        return self.network.from_factors(made)
+
+    def __repr__(self) -> str:
+        if self.upper == -math.inf:
+            return "Bounds(no assignment is possible)"
+        if self.proved:
+            return f"Bounds({self.lower}, proved)"
+        size = max(abs(self.lower), abs(self.upper))
+        share = f", {100 * self.gap / size:.4g} %" if math.isfinite(self.gap) and size else ""
+        return f"Bounds({self.lower} to {self.upper}, not proved: a gap of {self.gap:.6g}{share})"
+
+
+class Tables(NamedTuple):
+    """A network in NumPy.
+
+    Attributes:
+      scopes: the variables of each table.
+      tables: float64.
+    """
+
+    scopes: Sequence[Sequence[Variable]]
+    tables: Sequence[np.ndarray]
+
+    @property
+    def sizes(self) -> dict[Variable, int]:
+        """The number of values of each variable."""
+        found: dict[Variable, int] = {}
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            found.update(zip(scope, table.shape, strict=True))
+        return found
+
+    def score(self, labels: Mapping[Variable, int]) -> float:
+        """The score of an assignment, rounded once."""
+        entries = []
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            cell = tuple(map(labels.__getitem__, scope))
+            entries.append(float(table[cell]))
+        return -math.inf if -math.inf in entries else math.fsum(entries)
+
+
+class Relaxation(NamedTuple):
+    """A network as the native library takes it, and what it found so far.
+
+    Attributes:
+      graph: int64: the numbers of variables and of tables, the size of each variable, and for each
+        table its rank and its variables.
+      entries: float64, those of all tables.
+      addresses: int64, of each table in memory.
+      messages: float64, of all tables of two variables and more.
+      labels: int32 (variables,); -1 in the first place.
+      uppers: float64, for all values of all variables.
+      numbers: float64: the upper bound, the score of the labels, the sweeps of the last call.
+    """
+
+    graph: np.ndarray
+    entries: np.ndarray
+    addresses: np.ndarray
+    messages: np.ndarray
+    labels: np.ndarray
+    uppers: np.ndarray
+    numbers: np.ndarray
+
+    @classmethod
+    def of(cls, network: Tables) -> Relaxation:
+        """Of a network, without messages."""
+        scopes, tables = network
+        sizes = network.sizes
+        number = {name: i for i, name in enumerate(sizes)}
+        graph = [len(sizes), len(tables), *sizes.values()]
+        for scope in scopes:
+            graph += [len(scope), *(number[name] for name in scope)]
+        entries = np.concatenate([x.ravel() for x in tables]).astype(np.float64)
+        starts = itertools.accumulate((x.size for x in tables[:-1]), initial=0)
+        offsets = np.fromiter(starts, np.int64, len(tables))
+        several = [x.shape for x in tables if x.ndim > 1]
+        return cls(
+            graph=np.array(graph, np.int64),
+            entries=entries,
+            addresses=entries.ctypes.data + entries.itemsize * offsets,
+            messages=np.zeros(sum(map(sum, several))),
+            labels=np.full(len(sizes), -1, np.int32),
+            uppers=np.full(sum(sizes.values()), np.inf),
+            numbers=np.array([np.inf, -np.inf, 0.0]),
+        )
+
+    @property
+    def upper(self) -> float:
+        """The upper bound."""
+        return float(self.numbers[0])
+
+    @property
+    def lower(self) -> float:
+        """The score of the labels."""
+        return float(self.numbers[1])
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the two are one."""
+        return is_closed(self.lower, self.upper)
+
+    @property
+    def tolerance(self) -> float:
+        """A gap that counts as none."""
+        return TOLERANCE * max(1.0, abs(self.lower)) if self.lower > -math.inf else 0.0
+
+    def improve(self, sweeps: int, moves: int, seed: int) -> int:
+        """Take sweeps and moves, which change the arrays; how many sweeps there were, fewer if they
+        gained nothing.
+        """
+        results = [self.messages, self.labels, self.uppers, self.numbers]
+        graph, addresses = self.graph, self.addresses
+        now("bounds", graph, graph.size, addresses, sweeps, moves, seed, self.tolerance, results)
+        return int(self.numbers[2])
+
+
+def improved(problem: Relaxation, sweeps: int) -> Iterator[int]:
+    """Improves the bounds until they are proved, or sweeps gain nothing; yields the number of
+    sweeps after each call.
+    """
+    taken, count = 0, FIRST_SWEEPS
+    while taken < sweeps:
+        asked = min(count, sweeps - taken)
+        done = problem.improve(asked, MOVES, taken)
+        taken += done
+        yield taken
+        if problem.is_proved or done < asked:
+            return
+        count = min(2 * count, MOST_SWEEPS_AT_ONCE)
+
+
+def in_numpy(where: str, net: Factors) -> Tables:
+    """The tables of a network, as the bounds take them.
+
+    Raises:
+      Unsupported: traced tables, or no native library.
+      InvalidConfig: NaN or inf among the scores.
+    """
+    require_concrete(where, net.tables, "Ask outside of it.")
+    if native().problem:
+        raise Unsupported(where=where, given=str(native()), needed="the native library")
+    tables = [as_floats(np.asarray(x)) for x in net.tables]
+    if any(not (x < np.inf).all() for x in tables):
+        raise InvalidConfig(
+            where=where, given="NaN or inf among the scores", needed="numbers below inf"
+        )
+    return Tables(net.scopes, tables)
+
+
+def bounds_of(
+    net: Factors,
+    sweeps: int,
+    seconds: float | None,
+    progress: Callable[[float, float, int], object] | None,
+) -> Bounds:
+    """See `Network.bounds`."""
+    where = "Network.bounds"
+    sweeps = require_size(f"{where}, sweeps", sweeps, 1)
+    end = time.monotonic() + _required_seconds(f"{where}, seconds", seconds)
+    network = in_numpy(where, net)
+    problem = Relaxation.of(network)
+    taken = 0
+    for taken in improved(problem, sweeps):  # the last one counts
+        if progress is not None:
+            progress(problem.lower, problem.upper, taken)
+        if time.monotonic() >= end:
+            break
+    return _named(net, network, problem, taken)
+
+
+def _required_seconds(where: str, seconds: float | None) -> float:
+    """A time; for ever if it is None."""
+    if seconds is None:
+        return math.inf
+    found = as_real(seconds)
+    if found is None or not found >= 0:
+        raise InvalidConfig(where=where, given=shown(seconds), needed="a number of at least 0")
+    return found
+
+
+def _named(net: Factors, network: Tables, problem: Relaxation, sweeps: int) -> Bounds:
+    """What the library found, by names."""
+    variables = net.variables
+    labels = dict(zip(variables, problem.labels.tolist(), strict=True))
+    ends = itertools.accumulate(variables.values(), initial=0)
+    uppers = [problem.uppers[a:b] for a, b in itertools.pairwise(ends)]
+    return Bounds(
+        network=net,
+        lower=network.score(labels) if problem.upper > -math.inf else -math.inf,
+        upper=problem.upper,
+        labels=Labels(tuple(variables), jnp.asarray(problem.labels)),
+        uppers=dict(zip(variables, uppers, strict=True)),
+        messages=tuple(_messages(problem.messages, network.tables)),
+        sweeps=sweeps,
+    )
+
+
+def _messages(flat: np.ndarray, tables: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, ...]]:
+    """The messages of each table."""
+    start = 0
+    for table in tables:
+        sizes = table.shape if table.ndim > 1 else ()
+        ends = list(itertools.accumulate(sizes, initial=start))
+        yield tuple(flat[a:b] for a, b in itertools.pairwise(ends))
+        start = ends[-1]

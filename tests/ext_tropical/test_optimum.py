@@ -1,0 +1,144 @@
+"""The best assignment of networks that elimination cannot answer, and its proof."""
+
+import math
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ext_tropical import Network, max_plus
+from ext_tropical.models import optimum
+from ext_tropical.models.bounds import Tables, is_closed
+from ext_tropical.models.optimum import optimum_of
+from ext_tropical.native.library import native
+from tenferro_jax.errors import ShapeError
+
+from .test_bounds import all_scores, grid, small_network
+
+pytestmark = pytest.mark.skipif(bool(native().problem), reason=native().problem)
+
+
+@pytest.fixture
+def nothing_is_cheap(monkeypatch):
+    """Bounds are asked for the smallest network."""
+    monkeypatch.setattr(optimum, "FEW", 0)
+    monkeypatch.setattr(optimum, "CANDIDATES_OF_AN_ENTRY", 0)
+
+
+def in_numpy(net: Network) -> Tables:
+    return Tables(net.scopes, [np.asarray(x, np.float64) for x in net.tables])
+
+
+def require_best(net: Network) -> None:
+    scores = all_scores(net)
+    best = max(scores.values())
+    solution = optimum_of(in_numpy(net))
+    labels = tuple(solution.labels[name] for name in net.variables)
+    assert scores[labels] <= best <= solution.upper
+    assert is_closed(scores[labels], solution.upper)
+    assert is_closed(scores[labels], best)
+    assert not solution.undecided
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_small_networks_are_solved_by_bounds(seed, nothing_is_cheap):
+    rng = np.random.default_rng([seed, 4])
+    for _ in range(10):
+        require_best(small_network(rng))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_10000_small_networks_are_solved_by_bounds(seed, nothing_is_cheap, monkeypatch):
+    rng = np.random.default_rng([seed, 5])
+    if seed % 4 == 0:  # as larger parts are eliminated
+        monkeypatch.setattr(optimum, "MOST_IN_NUMPY", 0)
+    for _ in range(100):
+        require_best(small_network(rng))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_elimination_alone_finds_the_best_assignment(seed):
+    rng = np.random.default_rng([seed, 6])
+    for _ in range(20):
+        net = small_network(rng)
+        scores = all_scores(net)
+        solution = optimum_of(in_numpy(net))
+        labels = tuple(solution.labels[name] for name in net.variables)
+        assert scores[labels] == max(scores.values()) == solution.upper
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_grid_is_the_same_by_bounds_and_by_elimination(seed):
+    net = grid(14, 2, seed)
+    with jax.enable_x64(True):
+        by_bounds = net.best()
+        by_plan = jax.jit(lambda tables: net.like(net.scopes, tables).best())(net.tables)
+    assert float(by_bounds.value) == pytest.approx(float(by_plan.value), abs=1e-9)
+    assert by_bounds.labels.tolist() == by_plan.labels.tolist()
+    assert by_bounds.labels.names == by_plan.labels.names
+    assert by_bounds.value.dtype == by_plan.value.dtype
+    assert by_bounds.labels.array.dtype == by_plan.labels.array.dtype
+
+
+def test_a_grid_that_no_elimination_answers():
+    net = grid(40)  # a result of 2**40 entries
+    best = net.best()
+    bounds = net.bounds()
+    assert bool(best.feasible)
+    assert bounds.lower <= float(best.value) + 1e-3
+    assert float(best.value) <= bounds.upper + 1e-3
+    entries = [
+        float(np.asarray(table)[tuple(int(best.labels[name]) for name in scope)])
+        for scope, table in zip(net.scopes, net.tables, strict=True)
+    ]
+    assert math.fsum(entries) == pytest.approx(float(best.value), rel=1e-6)
+    assert float(net.value()) == float(best.value)
+
+
+def test_a_random_field_is_left_to_elimination():
+    """Spins: the bound is far from the best score, so elimination answers, as for all before."""
+    rng = np.random.default_rng(0)
+    pair = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    names = {(i, j): f"s{i}_{j}" for i in range(12) for j in range(12)}
+    factors = [
+        ((name, names[after]), rng.normal() * pair)
+        for (i, j), name in names.items()
+        for after in ((i + 1, j), (i, j + 1))
+        if after in names
+    ]
+    net = Network.from_factors(factors)
+    assert float(net.best().value) == pytest.approx(float(net.contracted(max_plus)), rel=1e-5)
+
+
+def test_what_is_not_proved_is_an_error_with_both_ends():
+    rng = np.random.default_rng(0)
+    pair = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    scopes = [(f"s{i}", f"s{j}") for i in range(60) for j in range(i)]
+    net = Network.from_factors([(scope, rng.normal() * pair) for scope in scopes])
+    began = time.monotonic()
+    with pytest.raises(ShapeError, match=r"best score between .* and .*, a gap of .* 's\d+'"):
+        net.best()
+    assert time.monotonic() - began < 30
+
+
+def test_impossible_and_forced_values_of_wide_networks():
+    net = grid(20)
+    forced = [((name,), np.array([0.0, -np.inf])) for name in list(net.variables)[::3]]
+    pairs = [*zip(net.scopes, map(np.asarray, net.tables), strict=True), *forced]
+    best = Network.from_factors(pairs).best()
+    labels = best.labels.tolist()
+    assert all(labels[name] == 0 for (name,), _ in forced)
+    impossible = Network.from_factors([*pairs, (("x0_0",), np.array([-np.inf, 0.0]))])
+    assert not impossible.best().feasible
+    assert float(impossible.best().value) == -math.inf
+
+
+def test_transforms_take_elimination():
+    net = grid(11)
+    assert net.best().labels.tolist() == jax.jit(lambda n: n.best())(net).labels.tolist()
+    slopes = jax.grad(lambda n: n.best().value)(net)
+    ones = [float(jnp.sum(x)) for x in slopes.tables]
+    assert ones == [1.0] * len(net.tables)
