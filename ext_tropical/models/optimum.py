@@ -77,16 +77,16 @@ def best_if_wide(net: Factors) -> Assignment | None:
     where it is affordable and bounds prove nothing.
 
     Raises:
-      Unsupported: neither answers.
+      ShapeError: neither answers.
     """
     is_plain = net.memory_limit is None and net.optimize == "auto" and not native().problem
     if not is_plain or not all(map(is_on_host, net.tables)):
         return None
     arrays = [np.asarray(x) for x in net.tables]
-    if not all(np.issubdtype(x.dtype, np.floating) and (x < np.inf).all() for x in arrays):
+    if not all(np.issubdtype(dtype, np.floating) for dtype in {x.dtype for x in arrays}):
         return None
-    network = Tables(net.scopes, [x.astype(np.float64) for x in arrays])
-    if _order_if(network) is not None:
+    network = Tables(net.scopes, [x.astype(np.float64, copy=False) for x in arrays])
+    if _order_if(network) is not None or not all((x < np.inf).all() for x in arrays):
         return None
     solution = optimum_of(network)
     lower = network.score(solution.labels)
@@ -184,10 +184,14 @@ def _left(
     constants = []
     tables: dict[tuple[Variable, ...], np.ndarray] = {}
     for scope, table in zip(network.scopes, network.tables, strict=True):
-        values = [kept[name] for name in scope]
+        cut = table
+        for axis in reversed(range(len(scope))):
+            values = kept[scope[axis]]
+            if len(values) == 1:
+                cut = cut.take(values[0], axis)
+            elif len(values) < table.shape[axis]:
+                cut = cut.take(values, axis)
         rest = tuple(name for name in scope if len(kept[name]) > 1)
-        cut = table[np.ix_(*values)] if scope else table
-        cut = cut.reshape([len(x) for x in values if len(x) > 1])
         if rest:
             tables[rest] = tables[rest] + cut if rest in tables else cut
         else:
