@@ -16,6 +16,7 @@
 
 #include "../../ext_tropical/native/alignments.h"
 #include "../../ext_tropical/native/at_winner.h"
+#include "../../ext_tropical/native/bounds.h"
 #include "../../ext_tropical/native/chains.h"
 #include "../../ext_tropical/native/network.h"
 #include "../../ext_tropical/native/paths.h"
@@ -459,6 +460,64 @@ int check_paths(Type type, std::mt19937& random, int64_t nodes, int64_t edges, b
   return wrong;
 }
 
+// Bounds of a small network against all of its assignments; with impossible entries and ties.
+int check_bounds(std::mt19937& random, int64_t variables, int64_t tables, int form) {
+  std::vector<int64_t> sizes(variables), graph{variables, tables};
+  for (int64_t& size : sizes) size = 1 + random() % 4;
+  graph.insert(graph.end(), sizes.begin(), sizes.end());
+  std::vector<std::vector<int64_t>> scopes(tables);
+  std::vector<std::vector<double>> entries(tables);
+  int64_t messages = 0, values = 0;
+  for (int64_t size : sizes) values += size;
+  for (int64_t f = 0; f < tables; ++f) {
+    for (int64_t v = 0; v < variables; ++v)
+      if (random() % 3 == 0 && scopes[f].size() < 4) scopes[f].push_back(v);
+    std::shuffle(scopes[f].begin(), scopes[f].end(), random);
+    graph.push_back(static_cast<int64_t>(scopes[f].size()));
+    graph.insert(graph.end(), scopes[f].begin(), scopes[f].end());
+    int64_t count = 1;
+    for (int64_t v : scopes[f]) {
+      count *= sizes[v];
+      if (scopes[f].size() > 1) messages += sizes[v];
+    }
+    for (int64_t i = 0; i < count; ++i)
+      entries[f].push_back(form % 3 == 0 && random() % 3 == 0 ? -std::numeric_limits<double>::infinity() : static_cast<double>(random() % 7) / (form % 2 ? 1 : 7));
+  }
+  std::vector<const double*> data;
+  for (const auto& table : entries) data.push_back(table.data());
+  std::vector<double> message(messages), uppers(values, std::numeric_limits<double>::infinity()), numbers(kBoundsNumbers);
+  std::vector<int32_t> labels(variables, -1);
+  const BoundsAsked asked{graph.data(), static_cast<int64_t>(graph.size()), data.data(), 1 + static_cast<int64_t>(random() % 12), static_cast<int64_t>(random() % 4), form, 1e-9,
+                          message.data(), labels.data(), uppers.data(), numbers.data()};
+  if (!run_bounds(asked).empty()) return 1;
+  double best = -std::numeric_limits<double>::infinity(), own = best;
+  std::vector<int64_t> at(variables);
+  for (bool more = true; more;) {
+    double score = 0;
+    bool is_own = true;
+    for (int64_t f = 0; f < tables; ++f) {
+      int64_t place = 0;
+      for (int64_t v : scopes[f]) place = place * sizes[v] + at[v];
+      score += entries[f][place];
+    }
+    for (int64_t v = 0; v < variables; ++v) is_own &= at[v] == labels[v];
+    best = std::max(best, score);
+    if (is_own) own = score;
+    int64_t start = values;
+    for (int64_t v = variables; v-- > 0;) {
+      start -= sizes[v];
+      if (score > uppers[start + at[v]] + 1e-9) return 1;
+    }
+    more = false;
+    for (int64_t v = variables; v-- > 0 && !more;) {
+      more = ++at[v] < sizes[v];
+      if (!more) at[v] = 0;
+    }
+  }
+  const bool is_lower = numbers[1] == own || std::fabs(numbers[1] - own) < 1e-9;
+  return !(best <= numbers[0] + 1e-9 && numbers[1] <= best + 1e-9 && is_lower);
+}
+
 int main() {
   const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 600, 33, 35}, {1, 4, 130, 70}, {1, 17000, 1, 2}, {1, 90, 3, 150}};
   std::atomic<int> wrong{0}, cases{0};
@@ -518,6 +577,7 @@ int main() {
       wrong += check_paths<int32_t>(Type::kI32, random, graph[0], graph[1], form & 1, form & 2);
       cases += 3;
     }
+  for (int form = 0; form < 2000; ++form, ++cases) wrong += check_bounds(random, 1 + form % 6, 1 + form % 11, form);
   std::printf("%d cases, %d wrong cells\n", cases.load(), wrong.load());
   return wrong != 0;
 }
