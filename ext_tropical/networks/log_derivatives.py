@@ -75,11 +75,10 @@ class LogDerivative(OfTemperature, Question):
 
     def _first(self, plan: Plan, tables: Arrays, rest: Arrays) -> tuple[jax.Array, ...]:
         """The first derivative, in standard ops."""
-        value, results = loops.log_search(plan, self.temperature, tables, with_sums=True)
+        sums = loops.log_sums(plan, self.temperature, tables)
         if self.is_transposed:
-            return tuple(loops.log_cotangent(plan, self.temperature, results, rest[0], self.active))
-        moved = dict(zip(self.active, rest, strict=True))
-        return (loops.log_tangent(plan, self.temperature, results, moved, value.dtype),)
+            return tuple(loops.log_cotangent(sums, rest[0], self.active))
+        return (loops.log_tangent(sums, dict(zip(self.active, rest, strict=True))),)
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         tables, rest, along = self._parted(inputs)

@@ -24,7 +24,7 @@ from . import loops, plan_rows
 from .loops import Found, Lanes, Rule, at_places, buffer_of, sweep
 from .plan_rows import contracted
 from .question import DRAWS, PLACE, SAMPLE, Asked, Question, kernels
-from .walk import NetworkEntries, Place, walk
+from .walk import Choice, NetworkEntries, Place, walk
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_samples", version=1)
@@ -61,19 +61,22 @@ class NetworkSamples(OfTemperature, Question):
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         *tables, numbers = inputs
-        value, (buffer,) = loops.log_search(plan, self.temperature, tables)
+        value, buffer = loops.log_search(plan, self.temperature, tables)
 
-        def choose(place: Place, rank: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            top, number = at_places(buffer, place.own), at_places(jnp.asarray(numbers), place.draw)
+        def choose(place: Place, rank: jax.Array) -> Choice:
+            top, number = (
+                at_places(buffer, place.own),
+                at_places(jnp.asarray(numbers), place.step.draw[:, 0]),
+            )
 
             def weight(candidate: jax.Array) -> jax.Array:
                 at = place.operands(jnp.broadcast_to(candidate, top.shape))
                 left, right = (at_places(buffer, x) for x in at)
-                score = jnp.where(place.single, left, left + right)
-                counts = (candidate < place.candidates) & (score != -jnp.inf)
+                score = jnp.where(place.step.is_single > 0, left, left + right)
+                counts = (candidate < place.step.candidates) & (score != -jnp.inf)
                 return jnp.where(counts, jnp.exp((score - top) / self.temperature), 0)
 
-            most = jnp.max(place.candidates)
+            most = jnp.max(place.step.candidates)
             zero = jnp.zeros_like(top)
             total = lax.fori_loop(jnp.int32(0), most, lambda i, sum: sum + weight(i), zero)
 
@@ -85,7 +88,8 @@ class NetworkSamples(OfTemperature, Question):
                 return jnp.where(takes, i, chosen), done | (sum > number * total), sum
 
             state = jnp.zeros(top.shape, jnp.int32), jnp.zeros(top.shape, bool), zero
-            return lax.fori_loop(jnp.int32(0), most, turn, state)[0], rank, rank
+            chosen, _, _ = lax.fori_loop(jnp.int32(0), most, turn, state)
+            return Choice(chosen, rank, rank)
 
         return (jnp.where(jnp.isfinite(value), walk(plan, choose, numbers.shape[1]), -1),)
 
@@ -149,9 +153,9 @@ class NetworkBest(Question):
             return best(*(jnp.concatenate(each, -1) for each in zip(x, y, strict=True)))
 
         def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
-            number, exists, at = lanes.at(which)
-            left, right = (at_places(arrays[0], x) for x in at)
-            right = jnp.where(lanes.single[..., None], alone, right[..., pairs[:, 1]])
+            number, exists, places = lanes.at(which)
+            left, right = (at_places(arrays[0], x) for x in places)
+            right = jnp.where(lanes.is_single[..., None], alone, right[..., pairs[:, 1]])
             sums = jnp.where(exists[..., None], left[..., pairs[:, 0]] + right, -jnp.inf)
             numbers = jnp.broadcast_to(number[..., None], sums.shape)
             return best(sums, numbers, lax.broadcasted_iota(jnp.int32, sums.shape, 2))
@@ -162,9 +166,9 @@ class NetworkBest(Question):
         rule = Rule(candidate, fold, lambda lanes, found: found)
         values, numbers, which = sweep(plan_rows.forward(plan), rule, arrays)
 
-        def choose(place: Place, rank: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def choose(place: Place, rank: jax.Array) -> Choice:
             pair = jnp.asarray(pairs)[which[place.own, rank]]
-            return numbers[place.own, rank], pair[..., 0], pair[..., 1]
+            return Choice(numbers[place.own, rank], pair[..., 0], pair[..., 1])
 
         labels, own = walk(plan, choose, count, range(count)), values[-1]
         own = jnp.where(own[0] != own[0], own[0], own)  # NaN is the value of every place
