@@ -191,13 +191,13 @@ def forward(plan: Plan) -> tuple[Row, ...]:
     levels, rows = [0] * first, []
     for i, step in enumerate(plan.steps):
         levels.append(1 + max(levels[j] for j in step.operands))
-        left, right = both(step.operands)
+        bases = tuple([places[j] for j in both(step.operands)])
         terms, candidates = both(step.terms), contracted(step)
         row = Row(
             number=i,
             level=levels[-1],
             is_plain=not candidates,
-            bases=(places[left], places[right]),
+            bases=bases,
             write=places[first + i],
             cells=axes_of(step.result, sizes, terms),
             candidates=axes_of(candidates, sizes, terms),
@@ -238,13 +238,13 @@ def backward(plan: Plan, wanted: tuple[int, ...]) -> tuple[Row, ...]:
         for j, term, (other, rest) in zip(step.operands, step.terms, others, strict=True):
             if j not in needed:
                 continue
-            terms, result = (term, rest, step.result), first + i
+            terms, values = (term, rest, step.result), (j, other, first + i)
             axes = axes_of(dict.fromkeys("".join(terms)), sizes, terms)
             row = Row(
                 number=i,
-                level=depths[result],
+                level=depths[first + i],
                 is_plain=not contracted(step),
-                bases=(places[j], places[other], places[result]),
+                bases=tuple([places[value] for value in values]),
                 write=places[j],
                 cells=[axis for axis in axes if axis.label in term],
                 candidates=[axis for axis in axes if axis.label not in term],

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ from .plan_rows import (
     row_major,
 )
 from .plan_text import labels_of
-from .question import TABLES, Asked, Axes, Question, factor_of, kernels, split_along
+from .question import TABLES, Asked, Axes, Question, at_linear, factor_of, kernels, split_along
 
 STEPS_OF_A_TURN = 16
 """The most steps of equal depth that are walked in one turn."""
@@ -350,7 +350,7 @@ class NetworkEntries(Question):
     def shapes(self, side: Sequence[Axes]) -> list[tuple[int, ...]]:
         """The shapes of arrays that are no labels."""
         sizes = {**dict(self.sizes), **self.extents(())}
-        return [tuple(sizes[x] for x in axes) for axes in side]
+        return [tuple(map(sizes.__getitem__, axes)) for axes in side]
 
     def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
         """That of the tables."""
@@ -403,16 +403,13 @@ class NetworkEntries(Question):
         self,
         cotangents: Sequence[jax.Array | None],
         inputs: Sequence[jax.Array | LinearInput],
-    ) -> Sequence[Any]:
+    ) -> Sequence[jax.Array | None]:
         swapped = dataclasses.replace(self, is_transposed=not self.is_transposed)
-        some: Any = next(c for c in cotangents if c is not None)
-        like = [jax.ShapeDtypeStruct(x, some.dtype) for x in self.shapes(self.arrays[1])]
-        labels: Any = inputs[0]
+        dtype = next(c.dtype for c in cotangents if c is not None)
+        like = [jax.ShapeDtypeStruct(x, dtype) for x in self.shapes(self.arrays.outputs)]
+        labels = cast(jax.Array, inputs[0])
         found = apply(swapped, labels, *filled(like, cotangents))
-        return [
-            x if isinstance(y, LinearInput) else None
-            for x, y in zip((None, *found), inputs, strict=True)
-        ]
+        return at_linear([None, *found], inputs)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Labels in range, and normal numbers."""
@@ -420,7 +417,7 @@ class NetworkEntries(Question):
         (shape,) = self.shapes([self.output])
         sizes = [n for label, n in sorted(self.sizes) if label not in self.output]
         labels = np.array([rng.integers(0, n, shape) for n in sizes], np.int32)
-        given = self.shapes(self.arrays[0][1:])
+        given = self.shapes(self.arrays.inputs[1:])
         return [[labels.reshape(-1, *shape), *(rng.normal(size=shape) for shape in given)]]
 
 
