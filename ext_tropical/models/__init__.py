@@ -6,7 +6,9 @@
     Tables and their variables: made, read, changed, printed. `variables`: names and their checks;
     `uai`: files.
 `answers`
-    Questions that need more than one einsum: samples, the k best, shares; exact numbers, in NumPy.
+    Questions that need more than one einsum: samples, the k best, shares.
+`counts`
+    Exact numbers of assignments, in NumPy.
 `relative`
     Scores less constants, which change no probability.
 `chain_form`
