@@ -6,10 +6,12 @@
     Tables and their variables: made, read, changed, printed. `variables`: names and their checks;
     `uai`: files.
 `answers`
-    Questions that need more than one einsum: samples, the k best, shares; exact numbers, in NumPy.
-`bounds`
-    Bounds of the best score for networks that are too wide to be eliminated. `certificate`: a
-    judge of them in fractions.
+    Questions that need more than one einsum: samples, the k best, shares.
+`counts`
+    Exact numbers of assignments, in NumPy.
+`bounds`, `optimum`
+    Bounds of the best score, and the best assignment by them, for networks that are too wide to be
+    eliminated. `certificate`: a judge of bounds in fractions.
 `relative`
     Scores less constants, which change no probability.
 `chain_form`

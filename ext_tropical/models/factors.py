@@ -233,16 +233,16 @@ class Factors:
         if set(names) == set(range(len(names))):
             names.sort()
         number = {name: i for i, name in enumerate(names)}
-        uai.write(path, [[number[name] for name in scope] for scope in self.scopes], self.tables)
+        scopes = [[*map(number.__getitem__, scope)] for scope in self.scopes]
+        uai.write(path, scopes, self.tables)
 
     @property
     def variables(self) -> dict[Variable, int]:
         """The number of values of each variable, in the order of first appearance."""
-        return {
-            name: size
-            for scope, table in zip(self.scopes, self.tables, strict=True)
-            for name, size in zip(scope, table.shape, strict=True)
-        }
+        sizes: dict[Variable, int] = {}
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            sizes.update(zip(scope, table.shape, strict=True))
+        return sizes
 
     @property
     def equation(self) -> str:
@@ -274,9 +274,14 @@ class Factors:
           ShapeError: a result of a step is too large; the text has the variables.
         """
         text, optimize = equation(self.scopes, output), self.optimize if output else self.path
-        how: Any = {"optimize": optimize, "memory_limit": self.memory_limit} | options
         try:
-            return ask(text, *self.tables, **how)
+            return ask(
+                text,
+                *self.tables,
+                optimize=optimize,
+                memory_limit=self.memory_limit,
+                **options,
+            )
         except ShapeError as error:
             raise self._too_wide(text, optimize) or error from None
 
@@ -288,15 +293,17 @@ class Factors:
         found = too_large(plan, self.tables[0].dtype.itemsize, limit)
         if found is None:
             return None
-        step, most = plan.steps[found[0]], found[1]
-        letters = equation(self.scopes, distinct(self.scopes)).partition("->")[2]
-        name = dict(zip(letters, distinct(self.scopes), strict=True))
+        number, most = found
+        step, variables = plan.steps[number], distinct(self.scopes)
+        letters = equation(self.scopes, variables).partition("->")[2]
+        name = dict(zip(letters, variables, strict=True))
         names = shortened(", ".join(repr(name[letter]) for letter in step.result))
+        within = " within memory_limit" if limit else ""
         return ShapeError(
             where="Network",
             given=f"a step with a result of {step.size} entries, over the {len(step.result)} "
             f"variables {names}",
-            needed=f"at most {most} entries" + (" within memory_limit" if limit else ""),
+            needed=f"at most {most} entries{within}",
             fix="Fix some of them with given, one value after another, leave out tables that "
             "connect them, or try another optimize, as 'random-greedy-128'.",
         )
@@ -355,24 +362,23 @@ class Factors:
 
     def __str__(self) -> str:
         ranks = [len(getattr(x, "shape", ())) for x in self.tables]
-        if ranks != [len(scope) for scope in self.scopes] or not all(
-            isinstance(size, int) for size in self.variables.values()
-        ):  # a batch, a derivative, or a symbolic size
+        if ranks != [len(scope) for scope in self.scopes]:  # a batch, or a derivative
             return repr(self)
         sizes = self.variables.values()
+        if not all(isinstance(size, int) for size in sizes):
+            return repr(self)
         try:
             plan = self.plan()
         except ShapeError as error:  # no question can be answered
             return f"{self!r}: {error}"
-        values = " to ".join(
-            map(str, sorted({*sizes} & {min(sizes, default=0), max(sizes, default=0)}))
-        )
+        ends = sorted({min(sizes), max(sizes)}) if sizes else ["no"]
+        values = " to ".join(map(str, ends))
+        exponent = math.fsum(map(math.log10, sizes))
         largest = max((step.size for step in plan.plan.steps), default=1)
         slices = f", in {plan.slices} slices" if plan.slices > 1 else ""
+        tables, variables = counted(len(self.tables), "table"), counted(len(sizes), "variable")
         return (
-            f"{counted(len(self.tables), 'table')} of {counted(len(sizes), 'variable')} with "
-            f"{values or 'no'} values, "
-            f"10^{math.fsum(map(math.log10, sizes)):.1f} assignments\n"
+            f"{tables} of {variables} with {values} values, 10^{exponent:.1f} assignments\n"
             f"value, best, log_partition: {plan.cost} candidates{slices}, at most {largest} "
             f"entries in a result\n"
             f"marginals, entropy: {3 * plan.cost} candidates"

@@ -22,9 +22,10 @@ from ..semirings.shipped import LogSumExp, max_plus
 from ..steps.evaluate import Assignment, Mode
 from ..steps.labels import Labels
 from ..steps.weighted_sum import work_of
-from .answers import best_ways, counted, counted_by, plan_of_one_op, samples, shares
+from .answers import best_ways, plan_of_one_op, samples, shares
 from .bounds import Bounds, bounds_of
 from .chain_form import chain_form
+from .counts import counted, counted_by
 from .factors import Factors, asked
 from .optimum import best_if_wide
 from .relative import from_best, without_shared
@@ -40,6 +41,13 @@ from .variables import (
     require_known,
     summed_to,
 )
+
+
+def _zero_where_impossible(table: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
+    """Scores, and 0 in place of -inf."""
+    if isinstance(table, np.ndarray):
+        return np.where(table == -np.inf, table.dtype.type(0), table)
+    return jnp.where(table == -jnp.inf, 0, table)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -411,12 +419,7 @@ class Network(Factors):
         net, score = from_best(self, semiring.temperature)
         require_finite("entropy", score)
         # The mean score is the derivative in the direction of the scores.
-        scores = [
-            np.where(x == -np.inf, x.dtype.type(0), x)
-            if isinstance(x, np.ndarray)
-            else jnp.where(x == -jnp.inf, 0, x)
-            for x in net.tables
-        ]
+        scores = list(map(_zero_where_impossible, net.tables))
 
         def log_z(tables: Sequence[ArrayLike]) -> jax.Array:
             found = self.like(self.scopes, tables).contracted(semiring)

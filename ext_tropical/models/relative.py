@@ -80,7 +80,7 @@ def from_best(net: F, temperature: float) -> tuple[F, Any]:
 def _entries(net: Factors, tables: Sequence[Array], labels: Labels) -> Sequence[Array]:
     """The entry of each table at an assignment."""
     letters = {name: get_symbol(number) for number, name in enumerate(net.variables)}
-    terms = ["".join(letters[name] for name in scope) for scope in net.scopes]
+    terms = ["".join(map(letters.__getitem__, scope)) for scope in net.scopes]
     if is_on_host(labels.array) and not any(map(_is_jax, tables)):
         known = labels.tolist()
         places = [tuple(map(known.__getitem__, term)) for term in terms]

@@ -47,7 +47,7 @@ def read(
     scopes = [_scope(words, len(sizes)) for _ in range(words.integer("the number of factors", 0))]
     if kind == "BAYES" and sorted(s[-1:] for s in scopes) != [(x,) for x in range(len(sizes))]:
         raise words.error("each variable as the last of one factor of a Bayesian network")
-    tables = [_table(words, [sizes[variable] for variable in scope]) for scope in scopes]
+    tables = [_table(words, [*map(sizes.__getitem__, scope)]) for scope in scopes]
     words.end()
     for variable in sorted(set(range(len(sizes))) - {x for scope in scopes for x in scope}):
         scopes.append((variable,))
@@ -137,13 +137,11 @@ class _Words:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path, self.at = pathlib.Path(path), 0
+        self.found: list[tuple[str, int, int]] = []
         lines = self.path.read_text("utf-8", errors="replace").splitlines()
-        self.found = [
-            (match.group(), number, match.start() + 1)
-            for number, line in enumerate(lines, 1)
-            if not line.startswith("c")
-            for match in re.finditer(r"\S+", line)
-        ]
+        for number, line in enumerate(lines, 1):
+            words = [] if line.startswith("c") else re.finditer(r"\S+", line)
+            self.found += [(word.group(), number, word.start() + 1) for word in words]
         self.found.append(("the end", len(lines), 1))
 
     def error(self, needed: str) -> ArtifactError:

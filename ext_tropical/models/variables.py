@@ -6,7 +6,7 @@ import collections
 import enum
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -36,35 +36,43 @@ def checked(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> tupl
       ShapeError: a table does not fit its variables.
       DTypeError: not an array, or several dtypes.
     """
-    sizes: dict[Variable, int] = {}
     if not tables:
         raise InvalidConfig(where="Network", given="no table", needed="at least one")
     arrays = tuple(as_array(x, f"Network, table {i}") for i, x in enumerate(tables))
+    sizes: dict[Variable, int] = {}
     for i, (scope, x) in enumerate(zip(scopes, arrays, strict=True)):
-        where = f"Network, table {i} of {', '.join(map(str, scope)) or 'no variable'}"
-        if len(set(scope)) < len(scope):
-            raise InvalidConfig(
-                where=where, given="a variable twice", needed="each variable at most once"
-            )
-        if len(scope) != x.ndim:
-            raise ShapeError(
-                where=where,
-                given=f"shape {x.shape}",
-                needed="an axis for each of its variables",
-                fix=_several(scope, x.ndim),
-            )
-        for name, size in zip(scope, x.shape, strict=True):
-            if sizes.setdefault(name, size) != size or size == 0:
-                raise ShapeError(
-                    where=f"{where}, variable {name!r}",
-                    given=f"{size} values",
-                    needed=f"{sizes[name]}, as before" if size else "at least one value",
-                )
-    if len(dtypes := sorted({str(x.dtype) for x in arrays})) > 1:
+        names = ", ".join(map(str, scope)) or "no variable"
+        _require_fit(f"Network, table {i} of {names}", scope, x.shape, sizes)
+    dtypes = sorted({str(x.dtype) for x in arrays})
+    if len(dtypes) > 1:
         raise DTypeError(
             where="Network, tables", given=", ".join(dtypes), needed="one dtype for all"
         )
     return arrays
+
+
+def _require_fit(
+    where: str, scope: Sequence[Variable], shape: Sequence[int], sizes: dict[Variable, int]
+) -> None:
+    """Refuse a table that does not fit its variables; adds their sizes to those known so far."""
+    if len(set(scope)) < len(scope):
+        raise InvalidConfig(
+            where=where, given="a variable twice", needed="each variable at most once"
+        )
+    if len(scope) != len(shape):
+        raise ShapeError(
+            where=where,
+            given=f"shape {shape}",
+            needed="an axis for each of its variables",
+            fix=_several(scope, len(shape)),
+        )
+    for name, size in zip(scope, shape, strict=True):
+        if sizes.setdefault(name, size) != size or size == 0:
+            raise ShapeError(
+                where=f"{where}, variable {name!r}",
+                given=f"{size} values",
+                needed=f"{sizes[name]}, as before" if size else "at least one value",
+            )
 
 
 def _several(scope: Sequence[Variable], axes: int) -> str:
@@ -84,17 +92,18 @@ def holders(
     """For each variable the number of the smallest table that has it, the first of several; a
     symbolic size counts as the smallest.
     """
-    by_size = sorted(
-        range(len(tables)),
-        key=lambda i: (-tables[i].size if isinstance(tables[i].size, int) else 0, -i),
-    )
-    return {name: i for i in by_size for name in scopes[i]}
+    found: dict[Variable, int] = {}
+    sizes = [table.size if isinstance(table.size, int) else 0 for table in tables]
+    for i in sorted(range(len(tables)), key=sizes.__getitem__):
+        for name in scopes[i]:
+            found.setdefault(name, i)
+    return found
 
 
 def equation(scopes: Sequence[Sequence[Variable]], output: Sequence[Variable]) -> str:
     """The einsum of tables, a letter for each variable in the order of first appearance."""
     label = {name: get_symbol(i) for i, name in enumerate(distinct(scopes))}
-    *inputs, result = ("".join(label[name] for name in scope) for scope in (*scopes, output))
+    *inputs, result = ("".join(map(label.__getitem__, scope)) for scope in (*scopes, output))
     return f"{','.join(inputs)}->{result}"
 
 
@@ -241,9 +250,9 @@ def pairs_of(where: str, given: object, needed: str) -> list[tuple[Any, Any]]:
     Raises:
       InvalidConfig: neither.
     """
-    items: Any = given.items() if isinstance(given, Mapping) else given
+    items = given.items() if isinstance(given, Mapping) else given
     try:
-        return [(key, value) for key, value in items]
+        return [(key, value) for key, value in cast(Iterable[Any], items)]
     except (TypeError, ValueError) as error:
         raise InvalidConfig(where=where, given=shown(given), needed=needed) from error
 
@@ -302,8 +311,8 @@ def taken(table: np.ndarray | jax.Array, index: Index, axis: int) -> Any:
 def summed_to(name: Variable, scope: Sequence[Variable], table: jax.Array) -> Any:
     """The shares of a variable's values, which sum to 1, from those of a table's entries."""
     rest = tuple(i for i, other in enumerate(scope) if other != name)
-    values: Any = np.asarray(table) if is_on_host(table) else table  # two programs a table else
-    total = values.sum(rest)
+    # On the host in NumPy: JAX would run two programs a table.
+    total = (np.asarray(table) if is_on_host(table) else table).sum(rest)
     with np.errstate(invalid="ignore"):  # 0 / 0 where all assignments are impossible
         return total / total.sum()
 

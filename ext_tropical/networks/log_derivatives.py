@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,23 @@ from ..semirings.shipped import OfTemperature
 from ..steps.evaluate import Mode, evaluate
 from ..tangents import filled, tangent_of
 from . import loops
-from .question import Asked, Question, kernels
+from .question import Asked, Question, at_linear, kernels
 
 Arrays = Sequence[jax.Array]
+
+
+class Parts(NamedTuple):
+    """The inputs of a derivative, or what belongs to each, such as its tangent.
+
+    Attributes:
+      tables: all tables of the network.
+      linear: tangents of the active tables; transposed, the cotangent of the value.
+      along: of a second derivative the tangents along which the first one moves.
+    """
+
+    tables: Sequence[Any]
+    linear: Sequence[Any]
+    along: Sequence[Any]
 
 
 def with_others(tables: Arrays, places: Sequence[int], others: Arrays) -> list[jax.Array]:
@@ -50,8 +64,6 @@ class LogDerivative(OfTemperature, Question):
     active: tuple[int, ...]
     is_transposed: bool = False
 
-    is_second: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         super().__post_init__()
         count = len(self.network.terms)
@@ -67,30 +79,17 @@ class LogDerivative(OfTemperature, Question):
         """The active tables."""
         return self.active
 
-    def _parted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """(tables, tangents or a cotangent, tangents along which the derivative moves)."""
+    def _parted(self, inputs: Sequence[Any]) -> Parts:
         first = len(self.network.terms)
         second = first + (1 if self.is_transposed else len(self.active))
-        return inputs[:first], inputs[first:second], inputs[second:]
+        return Parts(inputs[:first], inputs[first:second], inputs[second:])
 
-    def _first(self, plan: Plan, tables: Arrays, rest: Arrays) -> tuple[jax.Array, ...]:
+    def _first(self, plan: Plan, tables: Arrays, linear: Arrays) -> tuple[jax.Array, ...]:
         """The first derivative, in standard ops."""
-        value, results = loops.log_search(plan, self.temperature, tables, with_sums=True)
+        sums = loops.log_sums(plan, self.temperature, tables)
         if self.is_transposed:
-            return tuple(loops.log_cotangent(plan, self.temperature, results, rest[0], self.active))
-        moved = dict(zip(self.active, rest, strict=True))
-        return (loops.log_tangent(plan, self.temperature, results, moved, value.dtype),)
-
-    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
-        tables, rest, along = self._parted(inputs)
-        if not self.is_second:
-            return self._first(plan, tables, rest)
-        moved = [tables[i] for i in self.active]
-
-        def first(*moved: jax.Array) -> tuple[jax.Array, ...]:
-            return self._first(plan, with_others(tables, self.active, moved), rest)
-
-        return jax.jvp(first, moved, list(along))[1]
+            return tuple(loops.log_cotangent(sums, linear[0], self.active))
+        return (loops.log_tangent(sums, dict(zip(self.active, linear, strict=True))),)
 
     def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
         """How the outputs move with the tables."""
@@ -103,40 +102,44 @@ class LogDerivative(OfTemperature, Question):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
         """Itself in each of the linear inputs, and how it moves with the tables."""
-        tables, rest, along = self._parted(primals)
-        moved, *linear = self._parted(tangents)
-        is_moving = [any(t is not None for t in part) for part in (moved, *linear)]
+        given, moved = self._parted(primals), self._parted(tangents)
         terms: list[Sequence[jax.Array]] = []
-        if is_moving[1]:
-            terms.append(apply(self, *tables, *filled(rest, linear[0]), *along))
-        if is_moving[2]:
-            terms.append(apply(self, *tables, *rest, *filled(along, linear[1])))
-        if is_moving[0]:
-            terms.append(self._moved_tables(primals, moved))
+        if _is_any(moved.linear):
+            linear = filled(given.linear, moved.linear)
+            terms.append(apply(self, *given.tables, *linear, *given.along))
+        if _is_any(moved.along):
+            along = filled(given.along, moved.along)
+            terms.append(apply(self, *given.tables, *given.linear, *along))
+        if _is_any(moved.tables):
+            terms.append(self._moved_tables(primals, moved.tables))
         return [functools.reduce(jnp.add, each) for each in zip(*terms, strict=True)]
 
     def transpose_rule(
         self,
         cotangents: Sequence[jax.Array | None],
         inputs: Sequence[jax.Array | LinearInput],
-    ) -> Sequence[Any]:
+    ) -> Sequence[jax.Array | None]:
         """The other form; of the tangents along which the derivative moves by the symmetry of the
         second derivative.
         """
-        tables, rest, along = self._parted(inputs)
-        given: Any = cotangents
+        tables, linear, along = self._parted(inputs)
+        given = [c for c in cotangents if c is not None]
         if self.is_transposed:
             given = filled([tables[i] for i in self.active], cotangents)
         swapped = dataclasses.replace(self, is_transposed=not self.is_transposed)
-        found: tuple[list[Any], list[Any]] = [None] * len(rest), [None] * len(along)
-        if any(isinstance(x, LinearInput) for x in rest):
-            found[0][:] = apply(swapped, *tables, *given, *along)
-        elif self.is_transposed:
-            found[1][:] = apply(self, *tables, *rest, *given)
+        of_tables = [None] * len(tables)
+        if any(isinstance(x, LinearInput) for x in linear):
+            found = apply(swapped, *tables, *given, *along)
+            return at_linear([*of_tables, *found, *[None] * len(along)], inputs)
+        if self.is_transposed:
+            found = apply(self, *tables, *linear, *given)
         else:
-            found[1][:] = apply(swapped, *tables, *given, *rest)
-        every = zip((*[None] * len(tables), *found[0], *found[1]), inputs, strict=True)
-        return [x if isinstance(y, LinearInput) else None for x, y in every]
+            found = apply(swapped, *tables, *given, *linear)
+        return at_linear([*of_tables, *[None] * len(linear), *found], inputs)
+
+
+def _is_any(tangents: Sequence[jax.Array | None]) -> bool:
+    return any(t is not None for t in tangents)
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_curvature", version=1)
@@ -148,16 +151,22 @@ class NetworkCurvature(LogDerivative):
     stands in place of the first tangents, and outputs are cotangents of the active tables.
     """
 
-    is_second: ClassVar[bool] = True
-
     @property
     def asked(self) -> Asked:
         """The second derivative, or its transpose."""
         return Asked.LOG_CURVATURE if self.is_transposed else Asked.LOG_BEND
 
+    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
+        tables, linear, along = self._parted(inputs)
+
+        def first(*moved: jax.Array) -> tuple[jax.Array, ...]:
+            return self._first(plan, with_others(tables, self.active, moved), linear)
+
+        return jax.jvp(first, [tables[i] for i in self.active], list(along))[1]
+
     def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
         """The third derivative, by those of the steps' own ops."""
-        tables, rest, along = self._parted(primals)
+        tables, linear, along = self._parted(primals)
         mode, plan = Mode(self.algebra), self.planned(tables)
 
         def curvature(*every: jax.Array) -> tuple[jax.Array, ...]:
@@ -169,8 +178,8 @@ class NetworkCurvature(LogDerivative):
 
             def first(*own: jax.Array) -> tuple[jax.Array, ...]:
                 if self.is_transposed:
-                    return tuple(jax.vjp(value, *own)[1](rest[0]))
-                return (jax.jvp(value, own, tuple(rest))[1],)
+                    return tuple(jax.vjp(value, *own)[1](linear[0]))
+                return (jax.jvp(value, own, tuple(linear))[1],)
 
             return jax.jvp(first, own, tuple(along))[1]
 
@@ -190,17 +199,21 @@ class NetworkShares(LogDerivative):
         """The derivative, or its transpose."""
         return Asked.LOG_COTANGENT if self.is_transposed else Asked.LOG_TANGENT
 
+    def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
+        tables, linear, _ = self._parted(inputs)
+        return self._first(plan, tables, linear)
+
     def _moved_tables(self, primals: Arrays, moved: Sequence[jax.Array | None]) -> Arrays:
         """The second derivative in the tables that are active here or move."""
-        tables, rest, _ = self._parted(primals)
+        tables, linear, _ = self._parted(primals)
         active = tuple(i for i, t in enumerate(moved) if t is not None or i in self.active)
         own = [tables[i] for i in active]
         along = filled(own, [moved[i] for i in active])
         op = NetworkCurvature(self.temperature, self.plan, active, self.is_transposed)
         if self.is_transposed:
-            found = dict(zip(active, apply(op, *tables, *rest, *along), strict=True))
+            found = dict(zip(active, apply(op, *tables, *linear, *along), strict=True))
             return [found[i] for i in self.active]
-        given = dict(zip(self.active, rest, strict=True))
+        given = dict(zip(self.active, linear, strict=True))
         return apply(op, *tables, *filled(own, [given.get(i) for i in active]), *along)
 
 

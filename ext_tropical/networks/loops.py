@@ -38,6 +38,20 @@ Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array]]
 Found = tuple[jax.Array, ...]
 
 
+class Candidate(NamedTuple):
+    """A candidate of each lane.
+
+    Attributes:
+      number: among those of its cell.
+      exists: whether there is one; if not, it stands for the last one.
+      places: in each array read.
+    """
+
+    number: jax.Array
+    exists: jax.Array
+    places: list[jax.Array]
+
+
 class Rule(NamedTuple):
     """How the cells of a step follow from their candidates.
 
@@ -56,62 +70,62 @@ class Lanes:
     """The cells of one turn, and their candidates, in arrays of LANES entries: (SEGMENTS, SEGMENT).
 
     Attributes:
+      exact: as of the table.
+      has_shared: whether several lanes share a cell anywhere in the table.
       chunk: how many turns took candidates of the same cells before.
-      count: how many candidates each cell has.
-      share: the logarithm of the number of lanes of a cell.
-      single, plain: as of a row.
+      columns: those of each segment's row.
+      is_single, is_plain: as of a row, (SEGMENTS, 1).
       lane: which of the lanes of its cell each lane is.
       cell: which cell of its row.
+      writes: whether a lane writes its cell.
+      origin: the address in each array read, of a cell's first candidate.
     """
 
     def __init__(self, table: plan_rows.Table, turn: jax.Array) -> None:
-        self.table = table
-        start, end, row, self.chunk = jnp.asarray(table.turns)[turn]
+        self.exact, self.has_shared = table.exact, table.has_shared
+        start, end, row, self.chunk = plan_rows.Turn(*jnp.asarray(table.turns)[turn])
         segment = start + lax.broadcasted_iota(jnp.int32, (SEGMENTS, 1), 0)
         # A segment's row is the last one that begins at or before it. A turn has at most SEGMENTS
         # rows, so a window of so many starts holds it, and counting is one comparison of all pairs.
         window = lax.dynamic_slice(jnp.asarray(table.starts), (row,), (SEGMENTS,))
         at = (jnp.expand_dims(window, 0) <= segment).astype(jnp.int32).sum(1, dtype=jnp.int32) - 1
-        first = window[at]
         # Without the barrier XLA would gather each column again for every lane that reads it.
-        rows = lax.optimization_barrier(jnp.asarray(table.columns)[row + at])
-        cells, self.count, self.share, kind, *rest = (
-            rows[:, i, None] for i in range(rows.shape[1])
-        )
-        bases, self.base = rest[: table.reads], rest[table.reads]
-        self.single, self.plain = kind & 1 > 0, kind > 1
-        rest, width = rest[table.reads + 1 :], 1 + table.reads
-        axes = [rest[i * width : (i + 1) * width] for i in range(sum(table.ranks))]
-        self.axes = axes[table.ranks[0] :]
+        self.columns = table.unpacked(lax.optimization_barrier(jnp.asarray(table.packed)[row + at]))
+        self.is_single = self.columns.is_single > 0
+        self.is_plain = self.columns.is_plain > 0
         lane = lax.broadcasted_iota(jnp.int32, (SEGMENTS, SEGMENT), 1)
-        lane += (segment - first[:, None]) * SEGMENT
-        cell = lane >> self.share
-        self.lane = lane - (cell << self.share)
-        self.valid = (cell < cells) & (self.lane == 0) & (segment < end)  # the lane that writes
-        self.cell = jnp.minimum(cell, cells - 1)  # lanes beyond the last cell repeat it
-        self.origin = self._address(axes[: table.ranks[0]], self.cell, bases)
+        lane += (segment - window[at][:, None]) * SEGMENT
+        cell, last = lane >> self.columns.share, self.columns.cells - 1
+        self.lane = lane - (cell << self.columns.share)
+        self.writes = (cell <= last) & (self.lane == 0) & (segment < end)
+        self.cell = jnp.minimum(cell, last)  # lanes beyond the last cell repeat it
+        bases = [base[:, None] for base in self.columns.bases.T]
+        self.origin = self._moved(bases, self.columns.of_cell, self.cell)
 
-    def _address(
-        self, axes: Sequence[Sequence[jax.Array]], index: jax.Array, start: Sequence[jax.Array]
+    def _moved(
+        self, start: Sequence[jax.Array], by: plan_rows.Divisions, number: jax.Array
     ) -> list[jax.Array]:
-        """The address in each array read, of an index over some axes."""
-        found = [jnp.broadcast_to(x, index.shape) for x in start]
-        for divisor, *coefficients in axes:
-            if self.table.exact:  # vectorised, which a division of integers is not; the half
+        """The address in each array read, of the cell or the candidate with a number."""
+        found = [jnp.broadcast_to(x, number.shape) for x in start]
+        for axis in range(by.divisors.shape[1]):
+            divisor = by.divisors[:, axis, None]
+            if self.exact:  # vectorised, which a division of integers is not; the half
                 # keeps the product clear of the next integer, whichever way it is rounded
                 scale = lax.bitcast_convert_type(divisor, jnp.float32)
-                rest = ((index.astype(jnp.float32) + 0.5) * scale).astype(jnp.int32)
+                index = ((number.astype(jnp.float32) + 0.5) * scale).astype(jnp.int32)
             else:
-                rest = lax.div(index, jnp.broadcast_to(divisor, index.shape))
-            found = [x + rest * y for x, y in zip(found, coefficients, strict=True)]
+                index = lax.div(number, jnp.broadcast_to(divisor, number.shape))
+            coefficients = by.coefficients[:, axis, :, None]
+            found = [x + index * coefficients[:, read] for read, x in enumerate(found)]
         return found
 
-    def at(self, which: int) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
-        """(number, whether there is one, addresses) of one candidate for each lane."""
-        number = ((self.chunk * AT_ONCE + which) << self.share) + self.lane
-        exists = number < self.count
-        number = jnp.minimum(number, self.count - 1)
-        return number, exists, self._address(self.axes, number, self.origin)
+    def at(self, which: int) -> Candidate:
+        """One candidate for each lane."""
+        number = ((self.chunk * AT_ONCE + which) << self.columns.share) + self.lane
+        exists = number < self.columns.candidates
+        number = jnp.minimum(number, self.columns.candidates - 1)
+        places = self._moved(self.origin, self.columns.of_candidate, number)
+        return Candidate(number, exists, places)
 
     def folded(
         self,
@@ -125,9 +139,10 @@ class Lanes:
         found = functools.reduce(fold, map(candidate, range(AT_ONCE)))
         both = fold(before, found)
         found = tuple(jnp.where(self.chunk == 0, x, y) for x, y in zip(found, both, strict=True))
-        wide = self.share.reshape(self.share.shape + (1,) * (found[0].ndim - 2))
-        if not self.table.columns[:, 2].any():
+        if not self.has_shared:
             return found, found
+        share = self.columns.share
+        wide = share.reshape(share.shape + (1,) * (found[0].ndim - 2))
         index = lax.iota(jnp.int32, LANES).reshape(self.lane.shape)
 
         def shared(i: jax.Array, found: Found) -> Found:
@@ -136,15 +151,15 @@ class Lanes:
             both = fold(found, other)
             return tuple(jnp.where(i < wide, y, x) for x, y in zip(found, both, strict=True))
 
-        return found, lax.fori_loop(np.int32(0), jnp.max(self.share), shared, found)
+        return found, lax.fori_loop(np.int32(0), jnp.max(share), shared, found)
 
     def own(self, array: jax.Array) -> jax.Array:
         """The entries of an array at the cells."""
-        return at_places(array, self.base + self.cell)
+        return at_places(array, self.columns.write + self.cell)
 
     def write(self, array: jax.Array, new: jax.Array) -> jax.Array:
         """An array with the cells of a result."""
-        place = jnp.where(self.valid, self.base + self.cell, array.shape[0])
+        place = jnp.where(self.writes, self.columns.write + self.cell, array.shape[0])
         return array.at[place.reshape(-1)].set(new.reshape(LANES, *new.shape[2:]), mode="drop")
 
 
@@ -221,10 +236,10 @@ def search(
     work = work_dtype(dtype)
 
     def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
-        number, _, at = lanes.at(which)
-        left, right = (at_places(arrays[0], x).astype(work) for x in at)
-        found = jnp.where(lanes.single, left, semiring.times(left, right))
-        return (found, number)[: 1 + with_winners]
+        own = lanes.at(which)
+        left, right = (at_places(arrays[0], x).astype(work) for x in own.places)
+        value = jnp.where(lanes.is_single, left, semiring.times(left, right))
+        return (value, own.number) if with_winners else (value,)
 
     def fold(x: Found, y: Found) -> Found:
         takes = semiring.better(y[0], x[0]) | (y[0] != y[0])
@@ -236,11 +251,14 @@ def search(
     def cells(lanes: Lanes, found: Found) -> Found:
         return found[0].astype(dtype), *found[1:]
 
-    buffer = buffer_of(plan, operands, dtype)
-    arrays = (buffer, jnp.zeros(buffer.shape, jnp.int32))[: 1 + with_winners]
-    alone = large and by_caller(large, plan)
-    found = sweep(plan_rows.forward(plan), Rule(candidate, fold, cells), arrays, alone)
-    return result_of(plan, found[0]), found[1] if with_winners else None
+    buffer, rule = buffer_of(plan, operands, dtype), Rule(candidate, fold, cells)
+    rows, alone = plan_rows.forward(plan), large and by_caller(large, plan)
+    if not with_winners:
+        (values,) = sweep(rows, rule, (buffer,), alone)
+        return result_of(plan, values), None
+    winners = jnp.zeros(buffer.shape, jnp.int32)
+    values, winners = sweep(rows, rule, (buffer, winners), alone)
+    return result_of(plan, values), winners
 
 
 def by_caller(
@@ -251,10 +269,10 @@ def by_caller(
 
     def alone(row: Row, arrays: Found) -> Found:
         step = plan.steps[row.number]
-        inputs = [
-            rounded(cut(arrays[0], places[j], [sizes[label] for label in term]))
-            for j, term in zip(step.operands, step.terms, strict=True)
-        ]
+        inputs = []
+        for j, term in zip(step.operands, step.terms, strict=True):
+            shape = [sizes[label] for label in term]
+            inputs.append(rounded(cut(arrays[0], places[j], shape)))
         new = large(step, inputs)  # no winner of a step that contracts nothing
         start = (np.int32(row.write),)
         changed = [
@@ -289,7 +307,28 @@ def result_of(plan: Plan, buffer: jax.Array) -> jax.Array:
 
 # --- under log_sum_exp, and its derivatives -------------------------------------------------------
 
-Pair = tuple[jax.Array, jax.Array]
+
+class LogSums(NamedTuple):
+    """What all steps of a plan find under log_sum_exp, of which derivatives consist.
+
+    Shares of candidates are taken from the largest ones and not from the values, which were
+    rounded, by more the larger they are.
+
+    Attributes:
+      plan: the plan.
+      temperature: T.
+      dtype: of the operands.
+      values: the buffer of operands and results.
+      tops: for each cell the largest candidate m.
+      inverses: for each cell that of the sum of exp((candidate - m) / T), or 1.
+    """
+
+    plan: Plan
+    temperature: float
+    dtype: np.dtype
+    values: jax.Array
+    tops: jax.Array
+    inverses: jax.Array
 
 
 def log_search(
@@ -297,44 +336,65 @@ def log_search(
     temperature: float,
     operands: Sequence[jax.Array],
     large: Large | None = None,
-    with_sums: bool = False,
-) -> tuple[jax.Array, Found]:
+) -> tuple[jax.Array, jax.Array]:
     """The value under log_sum_exp; and in the dtype of the computation the buffer of operands and
     results: float32 for operands of 16 bits, which each step rounds for the next one.
-    With sums two such arrays follow: for each cell the largest candidate m, and the inverse of the
-    sum of exp((candidate - m) / T), or 1. Shares are taken from these and not from the value, which
-    was rounded, by more the larger it is.
 
     Args: as `search`; `large` gets operands in the dtype of the computation, and returns one value
-      of this dtype; without sums.
+      of this dtype.
     """
     dtype = operands[0].dtype
 
-    def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
-        _, exists, at = lanes.at(which)
-        found = jnp.where(exists, _sums(lanes, arrays[0], at, dtype), -jnp.inf)
-        return found, (found != -jnp.inf).astype(arrays[0].dtype)
-
-    def fold(x: Found, y: Found) -> Found:
-        """(m, the sum of exp((candidate - m) / T)); of equals 1, also where they are infinite."""
-        largest = max_plus.plus(x[0], y[0])
-        totals = (
-            jnp.where(m == largest, s, s * jnp.exp((m - largest) / temperature)) for m, s in (x, y)
-        )
-        return largest, functools.reduce(jnp.add, totals)
-
     def cells(lanes: Lanes, found: Found) -> Found:
-        m, total = found
-        known = jnp.isfinite(m)
-        value = jnp.where(known, m + temperature * jnp.log(total), m)
-        return (value, m, 1 / jnp.where(known, total, 1))[: 1 + 2 * with_sums]
+        return (_log_value(temperature, *found),)
 
     own, shared = operands_without_shared(plan, operands)
-    buffer = buffer_of(plan, own, work_dtype(dtype))
-    arrays = (buffer, jnp.zeros_like(buffer), jnp.ones_like(buffer))[: 1 + 2 * with_sums]
+    buffer, rule = buffer_of(plan, own, work_dtype(dtype)), _log_rule(temperature, dtype, cells)
     alone = large and by_caller(large, plan, functools.partial(_rounded, dtype=dtype))
-    found = sweep(plan_rows.forward(plan), Rule(candidate, fold, cells), arrays, alone)
-    return (result_of(plan, found[0]) + shared).astype(dtype), found
+    (values,) = sweep(plan_rows.forward(plan), rule, (buffer,), alone)
+    return (result_of(plan, values) + shared).astype(dtype), values
+
+
+def log_sums(plan: Plan, temperature: float, operands: Sequence[jax.Array]) -> LogSums:
+    """What `log_search` finds, with the sums of candidates."""
+    dtype = operands[0].dtype
+
+    def cells(lanes: Lanes, found: Found) -> Found:
+        top, total = found
+        inverse = 1 / jnp.where(jnp.isfinite(top), total, 1)
+        return _log_value(temperature, top, total), top, inverse
+
+    own, _ = operands_without_shared(plan, operands)
+    buffer, rule = buffer_of(plan, own, work_dtype(dtype)), _log_rule(temperature, dtype, cells)
+    arrays = buffer, jnp.zeros_like(buffer), jnp.ones_like(buffer)
+    return LogSums(plan, temperature, dtype, *sweep(plan_rows.forward(plan), rule, arrays))
+
+
+def _log_rule(
+    temperature: float, dtype: np.dtype, cells: Callable[[Lanes, Found], Sequence[jax.Array]]
+) -> Rule:
+    """A candidate is (itself, whether it counts); the fold of some is (the largest m, the sum of
+    exp((candidate - m) / T)), where equal ones count 1, also infinite ones.
+    """
+
+    def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
+        own = lanes.at(which)
+        value = jnp.where(own.exists, _sums(lanes, arrays[0], own.places, dtype), -jnp.inf)
+        return value, (value != -jnp.inf).astype(arrays[0].dtype)
+
+    def fold(x: Found, y: Found) -> Found:
+        top = max_plus.plus(x[0], y[0])
+        left, right = (
+            jnp.where(m == top, s, s * jnp.exp((m - top) / temperature)) for m, s in (x, y)
+        )
+        return top, left + right
+
+    return Rule(candidate, fold, cells)
+
+
+def _log_value(temperature: float, top: jax.Array, total: jax.Array) -> jax.Array:
+    """m + T log(sum); an infinite m as it is."""
+    return jnp.where(jnp.isfinite(top), top + temperature * jnp.log(total), top)
 
 
 def operands_without_shared(
@@ -372,94 +432,95 @@ def _rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return lax.reduce_precision(x, bits.nexp, bits.nmant)
 
 
-def _sums(lanes: Lanes, buffer: jax.Array, at: Sequence[jax.Array], dtype: np.dtype) -> jax.Array:
-    """The candidates of a step of log_sum_exp."""
-    left, right = (_rounded(at_places(buffer, x), dtype) for x in at[:2])
-    return jnp.where(lanes.single, left, left + right)
-
-
-def log_tangent(
-    plan: Plan,
-    temperature: float,
-    results: Found,
-    tangents: Mapping[int, jax.Array],
-    dtype: np.dtype,
+def _sums(
+    lanes: Lanes, buffer: jax.Array, places: Sequence[jax.Array], dtype: np.dtype
 ) -> jax.Array:
+    """The candidates of a step of log_sum_exp."""
+    left, right = (_rounded(at_places(buffer, place), dtype) for place in places[:2])
+    return jnp.where(lanes.is_single, left, left + right)
+
+
+Weigh = Callable[[Lanes, Sequence[jax.Array], jax.Array], tuple[jax.Array, jax.Array]]
+"""(lanes, the places of a candidate, the array that is swept) -> the largest candidate beside this
+one, and the factor of its share.
+"""
+
+
+def log_tangent(sums: LogSums, tangents: Mapping[int, jax.Array]) -> jax.Array:
     """The tangent of the value of `log_search`: in each step the mean of the candidates' tangents
     by their shares.
 
     Args:
-      results: the second result of `log_search`, with sums.
+      sums: of the plan.
       tangents: of some operands, by their numbers.
-      dtype: of the operands.
     """
-    first, moving, places = len(plan.terms), plan_rows.moving(plan, list(tangents)), layout(plan)
+    plan = sums.plan
+    first, moving, starts = len(plan.terms), plan_rows.moving(plan, list(tangents)), layout(plan)
     rows = [row for row in plan_rows.forward(plan) if first + row.number in moving]
 
-    def weigh(lanes: Lanes, at: Sequence[jax.Array], tops: jax.Array, tangent: jax.Array) -> Pair:
-        left, right = (at_places(tangent, x) for x in at)
-        return lanes.own(tops), jnp.where(lanes.single, left, left + right)
+    def weigh(
+        lanes: Lanes, places: Sequence[jax.Array], tangent: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        left, right = (at_places(tangent, place) for place in places)
+        return lanes.own(sums.tops), jnp.where(lanes.is_single, left, left + right)
 
-    still = [jnp.zeros(places[i + 1] - places[i], dtype) for i in range(first)]
-    start = buffer_of(plan, [tangents.get(i, x) for i, x in enumerate(still)], results[0].dtype)
-    tangent = _weighted(temperature, dtype, results, rows, weigh, start)
-    return result_of(plan, tangent).astype(dtype)
+    still = [jnp.zeros(starts[i + 1] - starts[i], sums.dtype) for i in range(first)]
+    moved = [tangents.get(i, x) for i, x in enumerate(still)]
+    tangent = _weighted(sums, rows, weigh, buffer_of(plan, moved, sums.values.dtype))
+    return result_of(plan, tangent).astype(sums.dtype)
 
 
-def log_cotangent(
-    plan: Plan,
-    temperature: float,
-    results: Found,
-    cotangent: jax.Array,
-    wanted: Sequence[int],
-) -> list[jax.Array]:
+def log_cotangent(sums: LogSums, cotangent: jax.Array, wanted: Sequence[int]) -> list[jax.Array]:
     """The cotangents of the operands with the numbers `wanted`, from that of the value: the
     transpose of `log_tangent`, without any scatter but that into diagonals.
     """
+    plan = sums.plan
 
-    def weigh(lanes: Lanes, at: Sequence[jax.Array], tops: jax.Array, array: jax.Array) -> Pair:
-        return at_places(tops, at[2]), at_places(array, at[2])
+    def weigh(
+        lanes: Lanes, places: Sequence[jax.Array], array: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        _, _, result = places
+        return at_places(sums.tops, result), at_places(array, result)
 
-    sizes, places, labels = dict(plan.sizes), layout(plan), plan.steps[-1].result
+    sizes, starts, labels = dict(plan.sizes), layout(plan), plan.steps[-1].result
     dtype = cotangent.dtype
     last = jnp.transpose(cotangent, [plan.equation.output.index(label) for label in labels])
-    start = widened(jnp.concatenate([jnp.zeros(places[-2], dtype), last.reshape(-1)]))
+    start = widened(jnp.concatenate([jnp.zeros(starts[-2], dtype), last.reshape(-1)]))
     rows = plan_rows.backward(plan, tuple(wanted))
-    whole = _weighted(temperature, dtype, results, rows, weigh, start * results[2])
+    whole = _weighted(sums, rows, weigh, start * sums.inverses)
     terms = ["".join(dict.fromkeys(plan.terms[i])) for i in wanted]
-    shapes = [[sizes[label] for label in term] for term in terms]
-    found = cut_all(whole.astype(dtype), [places[i] for i in wanted], shapes)
-    for n, (i, term, shape) in enumerate(zip(wanted, terms, shapes, strict=True)):
-        if len(term) < len(plan.terms[i]):  # a diagonal, and zeros around it
-            index = [lax.broadcasted_iota(jnp.int32, shape, term.index(x)) for x in plan.terms[i]]
-            zeros = jnp.zeros([sizes[label] for label in plan.terms[i]], dtype)
-            found[n] = zeros.at[tuple(index)].set(found[n])
-    return found
+    shapes = [tuple(map(sizes.__getitem__, term)) for term in terms]
+    found = cut_all(whole.astype(dtype), [starts[i] for i in wanted], shapes)
+    return [
+        _on_diagonal(x, term, plan.terms[i], sizes)
+        for x, term, i in zip(found, terms, wanted, strict=True)
+    ]
 
 
-def _weighted(
-    temperature: float,
-    dtype: np.dtype,
-    results: Found,
-    rows: Sequence[Row],
-    weigh: Callable[[Lanes, Sequence[jax.Array], jax.Array, jax.Array], Pair],
-    array: jax.Array,
-) -> jax.Array:
+def _on_diagonal(x: jax.Array, labels: str, term: str, sizes: Mapping[str, int]) -> jax.Array:
+    """An array of distinct labels as one of a term, in which it is a diagonal among zeros."""
+    if len(labels) == len(term):
+        return x
+    index = [lax.broadcasted_iota(jnp.int32, x.shape, labels.index(label)) for label in term]
+    zeros = jnp.zeros([sizes[label] for label in term], x.dtype)
+    return zeros.at[tuple(index)].set(x)
+
+
+def _weighted(sums: LogSums, rows: Sequence[Row], weigh: Weigh, array: jax.Array) -> jax.Array:
     """An array with the sums over candidates of their share of the value times a factor. The
     inverse of a cell's sum is multiplied where its entry of the array is written, once for all
     candidates.
     """
-    buffer, tops, inverses = results
 
     def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
-        _, exists, at = lanes.at(which)
-        found = _sums(lanes, buffer, at, dtype)
-        top, factor = weigh(lanes, at, tops, arrays[0])
-        share = jnp.where(lanes.plain, 1, jnp.exp((found - top) / temperature))
-        counts = exists & (found != -jnp.inf)
+        own = lanes.at(which)
+        value = _sums(lanes, sums.values, own.places, sums.dtype)
+        top, factor = weigh(lanes, own.places, arrays[0])
+        share = jnp.where(lanes.is_plain, 1, jnp.exp((value - top) / sums.temperature))
+        counts = own.exists & (value != -jnp.inf)
         return (jnp.where(counts & (share != 0), factor * share, 0),)  # whatever the factor is
 
     def cells(lanes: Lanes, found: Found) -> Found:
-        return (found[0] * lanes.own(inverses),)
+        return (found[0] * lanes.own(sums.inverses),)
 
     return sweep(rows, Rule(candidate, added, cells), (array,))[0]

@@ -24,7 +24,7 @@ from . import loops, plan_rows
 from .loops import Found, Lanes, Rule, at_places, buffer_of, sweep
 from .plan_rows import contracted
 from .question import DRAWS, PLACE, SAMPLE, Asked, Question, kernels
-from .walk import NetworkEntries, Place, walk
+from .walk import Choice, NetworkEntries, Place, walk
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_samples", version=1)
@@ -61,31 +61,12 @@ class NetworkSamples(OfTemperature, Question):
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         *tables, numbers = inputs
-        value, (buffer,) = loops.log_search(plan, self.temperature, tables)
+        value, buffer = loops.log_search(plan, self.temperature, tables)
+        numbers = jnp.asarray(numbers)
 
-        def choose(place: Place, rank: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            top, number = at_places(buffer, place.own), at_places(jnp.asarray(numbers), place.draw)
-
-            def weight(candidate: jax.Array) -> jax.Array:
-                at = place.operands(jnp.broadcast_to(candidate, top.shape))
-                left, right = (at_places(buffer, x) for x in at)
-                score = jnp.where(place.single, left, left + right)
-                counts = (candidate < place.candidates) & (score != -jnp.inf)
-                return jnp.where(counts, jnp.exp((score - top) / self.temperature), 0)
-
-            most = jnp.max(place.candidates)
-            zero = jnp.zeros_like(top)
-            total = lax.fori_loop(jnp.int32(0), most, lambda i, sum: sum + weight(i), zero)
-
-            def turn(i: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-                chosen, done, sum = state
-                own = weight(i)
-                sum = sum + own
-                takes = ~done & (own > 0)  # the last one that counts, if the sum is rounded down
-                return jnp.where(takes, i, chosen), done | (sum > number * total), sum
-
-            state = jnp.zeros(top.shape, jnp.int32), jnp.zeros(top.shape, bool), zero
-            return lax.fori_loop(jnp.int32(0), most, turn, state)[0], rank, rank
+        def choose(place: Place, rank: jax.Array) -> Choice:
+            number = at_places(numbers, place.step.draw[:, 0])
+            return Choice(_drawn(place, buffer, number, self.temperature), rank, rank)
 
         return (jnp.where(jnp.isfinite(value), walk(plan, choose, numbers.shape[1]), -1),)
 
@@ -93,6 +74,32 @@ class NetworkSamples(OfTemperature, Question):
         """Tables as of every question, and five samples."""
         (inputs,) = super().example_inputs()
         return [[*inputs[:-1], np.random.default_rng(1).random((self.draws, 5))]]
+
+
+def _drawn(place: Place, buffer: jax.Array, number: jax.Array, temperature: float) -> jax.Array:
+    """The candidate of each walk at which the sum of weights reaches its number of the whole."""
+    step, top = place.step, at_places(buffer, place.own)
+
+    def weight(candidate: jax.Array) -> jax.Array:
+        at = place.operands(jnp.broadcast_to(candidate, top.shape))
+        left, right = (at_places(buffer, x) for x in at)
+        score = jnp.where(step.is_single > 0, left, left + right)
+        counts = (candidate < step.candidates) & (score != -jnp.inf)
+        return jnp.where(counts, jnp.exp((score - top) / temperature), 0)
+
+    zero, most = jnp.zeros_like(top), jnp.max(step.candidates)
+    total = lax.fori_loop(jnp.int32(0), most, lambda i, sum: sum + weight(i), zero)
+
+    def turn(i: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        chosen, done, sum = state
+        own = weight(i)
+        sum = sum + own
+        takes = ~done & (own > 0)  # the last one that counts, if the sum is rounded down
+        return jnp.where(takes, i, chosen), done | (sum > number * total), sum
+
+    state = jnp.zeros(top.shape, jnp.int32), jnp.zeros(top.shape, bool), zero
+    chosen, _, _ = lax.fori_loop(jnp.int32(0), most, turn, state)
+    return chosen
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_best", version=1)
@@ -131,40 +138,16 @@ class NetworkBest(Question):
         value of a result the candidate and the places of both operands' values in their lists.
         """
         dtype, count = inputs[0].dtype, self.count
-        # The pairs of places that a list of `count` can need: (i + 1) (j + 1) - 1 are better.
-        every = itertools.product(range(count), repeat=2)
-        pairs = np.array([(i, j) for i, j in every if (i + 1) * (j + 1) <= count], np.int32)
-        alone = jnp.asarray(np.where(pairs[:, 1] == 0, 0, -np.inf), dtype)  # there is no right one
-
-        def best(sums: jax.Array, numbers: jax.Array, which: jax.Array) -> Found:
-            """The head of a list: of equal values the earlier candidate, then the earlier pair; NaN
-            first.
-            """
-            key = jnp.where(sums != sums, -jnp.inf, -sums)
-            _, *found = lax.sort((key, numbers, which, sums), num_keys=3)
-            numbers, which, sums = (x[..., :count] for x in found)
-            return sums, numbers, which
-
-        def fold(x: Found, y: Found) -> Found:
-            return best(*(jnp.concatenate(each, -1) for each in zip(x, y, strict=True)))
-
-        def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
-            number, exists, at = lanes.at(which)
-            left, right = (at_places(arrays[0], x) for x in at)
-            right = jnp.where(lanes.single[..., None], alone, right[..., pairs[:, 1]])
-            sums = jnp.where(exists[..., None], left[..., pairs[:, 0]] + right, -jnp.inf)
-            numbers = jnp.broadcast_to(number[..., None], sums.shape)
-            return best(sums, numbers, lax.broadcasted_iota(jnp.int32, sums.shape, 2))
-
+        pairs = _pairs(count)
         best_alone = buffer_of(plan, inputs, dtype)[:, None]
         values = jnp.pad(best_alone, ((0, 0), (0, count - 1)), constant_values=-jnp.inf)
-        arrays = (values, *[jnp.zeros(values.shape, jnp.int32)] * 2)
-        rule = Rule(candidate, fold, lambda lanes, found: found)
-        values, numbers, which = sweep(plan_rows.forward(plan), rule, arrays)
+        nothing = jnp.zeros(values.shape, jnp.int32)
+        rows, rule = plan_rows.forward(plan), _best_rule(count, pairs, dtype)
+        values, numbers, which = sweep(rows, rule, (values, nothing, nothing))
 
-        def choose(place: Place, rank: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def choose(place: Place, rank: jax.Array) -> Choice:
             pair = jnp.asarray(pairs)[which[place.own, rank]]
-            return numbers[place.own, rank], pair[..., 0], pair[..., 1]
+            return Choice(numbers[place.own, rank], pair[..., 0], pair[..., 1])
 
         labels, own = walk(plan, choose, count, range(count)), values[-1]
         own = jnp.where(own[0] != own[0], own[0], own)  # NaN is the value of every place
@@ -183,6 +166,41 @@ class NetworkBest(Question):
         values, labels = outputs
         (out,) = apply(at, jnp.maximum(labels, 0), *filled(primals, tangents))
         return (jnp.where(values == -jnp.inf, 0, out), None)
+
+
+def _pairs(count: int) -> np.ndarray:
+    """The pairs of places that a list of `count` can need: (i + 1) (j + 1) - 1 are better."""
+    every = itertools.product(range(count), repeat=2)
+    return np.array([(i, j) for i, j in every if (i + 1) * (j + 1) <= count], np.int32)
+
+
+def _best_rule(count: int, pairs: np.ndarray, dtype: np.dtype) -> Rule:
+    """A candidate of a cell is a list: values in falling order, the number of the candidate of the
+    step, and which of the pairs.
+    """
+    left_place, right_place = pairs.T
+    alone = jnp.asarray(np.where(right_place == 0, 0, -np.inf), dtype)  # there is no right one
+
+    def best(sums: jax.Array, numbers: jax.Array, which: jax.Array) -> Found:
+        """The head of a list: of equal values the earlier candidate, then the earlier pair; NaN
+        first.
+        """
+        key = jnp.where(sums != sums, -jnp.inf, -sums)
+        _, numbers, which, sums = lax.sort((key, numbers, which, sums), num_keys=3)
+        return sums[..., :count], numbers[..., :count], which[..., :count]
+
+    def fold(x: Found, y: Found) -> Found:
+        return best(*(jnp.concatenate(each, -1) for each in zip(x, y, strict=True)))
+
+    def candidate(lanes: Lanes, which: int, arrays: Found) -> Found:
+        number, exists, places = lanes.at(which)
+        left, right = (at_places(arrays[0], place) for place in places)
+        right = jnp.where(lanes.is_single[..., None], alone, right[..., right_place])
+        sums = jnp.where(exists[..., None], left[..., left_place] + right, -jnp.inf)
+        numbers = jnp.broadcast_to(number[..., None], sums.shape)
+        return best(sums, numbers, lax.broadcasted_iota(jnp.int32, sums.shape, 2))
+
+    return Rule(candidate, fold, lambda lanes, found: found)
 
 
 def _require_no_output(op: NetworkSamples | NetworkBest) -> None:

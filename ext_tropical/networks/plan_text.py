@@ -1,4 +1,6 @@
-"""A contraction plan as text, which payloads hold, and back.
+"""The forms of a plan: `Plan`, with which Python computes; text, which payloads hold; and integers,
+which the native library reads. A plan that is read from text has the sizes of the inputs, or none
+where they are not needed.
 
 The text is the operands' labels, the output's, and for each step the numbers of its operands and
 the labels of its result: "ab,bc,cd->ad|0,1:ac|2,3:ad". Values are numbered, first the operands,
@@ -11,7 +13,6 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -46,29 +47,7 @@ def plan_in(text: str, where: str) -> Plan:
         equation, *written = text.split("|")
         inputs, output = equation.split("->")
         terms = inputs.split(",")
-        values = dict(enumerate(terms))
-        left = collections.Counter(label for term in terms for label in set(term))
-        steps = []
-        for number, step in enumerate(written):
-            numbers, result = step.split(":")
-            operands = tuple(map(int, numbers.split(",")))
-            distinct = {*operands}
-            if not len(distinct) == len(operands) <= 2 or not distinct <= values.keys():
-                raise ValueError(f"step {number} reads {numbers}: no value, or one read before")
-            of = tuple(map(values.pop, operands))
-            for term in of:
-                left.subtract(set(term))
-            known, given = set().union(*of), set(result)
-            if len(given) < len(result) or not given <= known:
-                raise ValueError(f"step {number} gives labels {result!r} of {''.join(of)!r}")
-            if early := [x for x in known - given if left[x] or x in output]:
-                raise ValueError(f"step {number} contracts {min(early)!r}, which is needed later")
-            left.update(result)
-            values[len(terms) + number] = result
-            steps.append(Step(operands, of, result, 0, 0))
-        rest = [*values.values()]
-        if not steps or len(rest) != 1 or sorted(rest[0]) != sorted(output):
-            raise ValueError(f"the labels {rest} are left, of the output {output!r}")
+        steps = _steps_in(written, terms, output)
     except ValueError as error:
         raise InvalidConfig(
             where=f"{where}, plan",
@@ -79,6 +58,34 @@ def plan_in(text: str, where: str) -> Plan:
     return Plan(read, read.inputs, (), tuple(steps))
 
 
+def _steps_in(written: Sequence[str], terms: Sequence[str], output: str) -> list[Step]:
+    """The steps of a plan; a ValueError says what is wrong."""
+    values = dict(enumerate(terms))
+    left = collections.Counter(label for term in terms for label in set(term))
+    steps = []
+    for number, step in enumerate(written):
+        numbers, result = step.split(":")
+        operands = tuple(map(int, numbers.split(",")))
+        distinct = {*operands}
+        if not len(distinct) == len(operands) <= 2 or not distinct <= values.keys():
+            raise ValueError(f"step {number} reads {numbers}: no value, or one read before")
+        of = tuple(map(values.pop, operands))
+        for term in of:
+            left.subtract(set(term))
+        known, given = set().union(*of), set(result)
+        if len(given) < len(result) or not given <= known:
+            raise ValueError(f"step {number} gives labels {result!r} of {''.join(of)!r}")
+        if early := [x for x in known - given if left[x] or x in output]:
+            raise ValueError(f"step {number} contracts {min(early)!r}, which is needed later")
+        left.update(result)
+        values[len(terms) + number] = result
+        steps.append(Step(operands, terms=of, result=result, cost=0, size=0))
+    rest = [*values.values()]
+    if not steps or len(rest) != 1 or sorted(rest[0]) != sorted(output):
+        raise ValueError(f"the labels {rest} are left, of the output {output!r}")
+    return steps
+
+
 def planned(text: str, shapes: tuple[tuple[int, ...], ...], where: str) -> Plan:
     """The plan of operands with these shapes.
 
@@ -86,26 +93,26 @@ def planned(text: str, shapes: tuple[tuple[int, ...], ...], where: str) -> Plan:
       ShapeError: the shapes do not fit the labels, or a size is 0.
     """
     plan = plan_in(text, where)
-    sizes = dict(plan.equation.sizes(shapes, where, require_equal))
-    empty = [label for label, size in sizes.items() if isinstance(size, int) and size == 0]
-    if empty:
-        raise ShapeError(
-            where=f"{where}, label {empty[0]!r}", given="size 0", needed="at least one entry"
-        )
+    sizes = plan.equation.sizes(shapes, where, require_equal)
+    for label, size in sizes.items():
+        if isinstance(size, int) and size == 0:
+            raise ShapeError(
+                where=f"{where}, label {label!r}", given="size 0", needed="at least one entry"
+            )
     return dataclasses.replace(plan, sizes=tuple(sizes.items()))
 
 
 def batched_text(plan: Plan, in_axes: Sequence[int | None]) -> str:
     """The plan with one more label, an axis of some operands; results have it first."""
     label = unused_label(plan.terms)
-    terms = tuple(
+    values = [
         term if axis is None else term[:axis] + label + term[axis:]
         for term, axis in zip(plan.terms, in_axes, strict=True)
-    )
-    values, steps = list(terms), []
+    ]
+    terms, steps = tuple(values), []
     for step in plan.steps:
         is_batched = any(label in values[i] for i in step.operands)
-        values.append(label * is_batched + step.result)
+        values.append(label + step.result if is_batched else step.result)
         steps.append(dataclasses.replace(step, result=values[-1]))
     equation = dataclasses.replace(plan.equation, output=label + plan.equation.output)
     return text_of(Plan(equation, terms, (), tuple(steps)))
@@ -123,21 +130,18 @@ def integers(plan: Plan, active: Sequence[int]) -> np.ndarray:
     Args:
       active: the numbers of some operands.
     """
-    sizes: Any = dict(plan.sizes)
+    sizes, output, contracted = dict(plan.sizes), plan.equation.output, labels_of(plan)
     number = {label: i for i, label in enumerate(sizes)}
-    output, contracted = plan.equation.output, labels_of(plan)
-
-    def numbers(labels: str) -> list[int]:
-        return [number[label] for label in labels]
-
-    found = [
-        *(len(sizes), len(plan.terms), len(plan.steps), len(contracted), len(active)),
-        *(len(output), *sizes.values(), *numbers(output), *numbers(contracted)),
-        *active,
-    ]
+    counts = len(sizes), len(plan.terms), len(plan.steps), len(contracted), len(active)
+    found = [*counts, len(output), *sizes.values()]
+    found += [number[label] for label in output + contracted]
+    found += active
     for term in plan.terms:
-        found += [len(term), *numbers(term)]
+        found.append(len(term))
+        found += [number[label] for label in term]
     for step in plan.steps:
-        second = step.operands[1] if step.operands[1:] else -1
-        found += [step.operands[0], second, len(step.result), *numbers(step.result)]
+        first, *others = step.operands
+        second = others[0] if others else -1
+        found += [first, second, len(step.result)]
+        found += [number[label] for label in step.result]
     return np.array(found, np.int64)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from tenferro_jax.extension import (
     ExtensionOp,
     ExtensionRuntimeSet,
     Kernel,
+    LinearInput,
     ShardingRule,
     require_equal,
 )
@@ -55,6 +56,18 @@ TABLES = "tables"
 """The axis of all tables."""
 
 
+class AxesOfArrays(NamedTuple):
+    """The axes of arrays.
+
+    Attributes:
+      inputs: of each input.
+      outputs: of each output.
+    """
+
+    inputs: Sequence[Axes]
+    outputs: Sequence[Axes]
+
+
 class Asked(enum.Enum):
     """The questions to a plan: the number that network.h has for each, and what it takes and gives.
 
@@ -83,6 +96,14 @@ class Asked(enum.Enum):
         self.takes, self.gives = takes.split(", "), gives.split(", ")
 
 
+_AXES: dict[str, Sequence[Axes]] = {
+    "numbers": [[DRAWS, SAMPLE]],
+    "samples": [[LABELS, SAMPLE]],
+    "values": [[PLACE]],
+    "assignments": [[LABELS, PLACE]],
+}
+"""Those of arrays that are the same for all plans."""
+
 _planned = functools.lru_cache(maxsize=256)(planned)
 
 
@@ -110,23 +131,19 @@ class Question(ExtensionOp):
         return ()
 
     @property
-    def arrays(self) -> tuple[Sequence[Axes], Sequence[Axes]]:
+    def arrays(self) -> AxesOfArrays:
         """The axes of each input and of each output."""
-        plan = self.network
+        plan, asked = self.network, self.asked
         output = plan.equation.output
-        axes: dict[str, Sequence[Axes]] = {
+        axes = _AXES | {
             "tables": plan.terms,
             "active": [plan.terms[i] for i in self.about],
             "value": [output],
             "labels": [[LABELS, *output]],
             "entries": [[TABLES, *output]],
-            "numbers": [[DRAWS, SAMPLE]],
-            "samples": [[LABELS, SAMPLE]],
-            "values": [[PLACE]],
-            "assignments": [[LABELS, PLACE]],
         }
-        given = [x for role in self.asked.takes for x in axes[role]]
-        return given, [x for role in self.asked.gives for x in axes[role]]
+        inputs = [own for role in asked.takes for own in axes[role]]
+        return AxesOfArrays(inputs, [own for role in asked.gives for own in axes[role]])
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         """The outputs in standard ops, for sizes that are numbers."""
@@ -155,18 +172,20 @@ class Question(ExtensionOp):
     @property
     def input_count(self) -> int:
         """As many as `arrays` says."""
-        return len(self.arrays[0])
+        return len(self.arrays.inputs)
 
     @property
     def output_count(self) -> int:
         """As many as `arrays` says."""
-        return len(self.arrays[1])
+        return len(self.arrays.outputs)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        dtype, plan = self.dtype(inputs), self.planned(inputs)
-        sizes: Any = {**dict(plan.sizes), LABELS: len(labels_of(plan)), **self.extents(inputs)}
-        given, outs = ([tuple(sizes[x] for x in axes) for axes in side] for side in self.arrays)
-        for i, (meta, shape) in enumerate(zip(inputs, given, strict=True)):
+        dtype, plan, arrays = self.dtype(inputs), self.planned(inputs), self.arrays
+        sizes = dict(plan.sizes)
+        sizes[LABELS] = len(labels_of(plan))
+        sizes.update(self.extents(inputs))
+        for i, (meta, axes) in enumerate(zip(inputs, arrays.inputs, strict=True)):
+            shape = tuple([sizes[x] for x in axes])
             if meta.shape == shape:
                 continue
             if len(meta.shape) != len(shape):
@@ -175,8 +194,11 @@ class Question(ExtensionOp):
                 )
             for size, wanted in zip(meta.shape, shape, strict=True):
                 require_equal(size, wanted)
-        dtypes = [np.dtype(np.int32) if LABELS in axes else dtype for axes in self.arrays[1]]
-        return [TensorMeta(*each) for each in zip(dtypes, outs, strict=True)]
+        metas = []
+        for axes in arrays.outputs:
+            own = np.dtype(np.int32) if LABELS in axes else dtype
+            metas.append(TensorMeta(own, tuple([sizes[x] for x in axes])))
+        return metas
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
         return split_along([*self.network.equation.output, SAMPLE], *self.arrays)
@@ -189,13 +211,24 @@ class Question(ExtensionOp):
         """Normal numbers, of 2, 3, 4, ... for the labels in their order; booleans where the
         semiring has them.
         """
-        sizes = dict(
-            zip(dict.fromkeys("".join(self.network.terms)), itertools.count(2), strict=False)
-        )
+        labels = dict.fromkeys("".join(self.network.terms))
+        sizes = dict(zip(labels, itertools.count(2), strict=False))
         rng = np.random.default_rng(0)
-        arrays = [rng.normal(size=[sizes.get(x, 1) for x in axes]) for axes in self.arrays[0]]
-        is_bool = self.algebra.dtypes == ("bool",)
-        return [[np.asarray(x) > 0 for x in arrays] if is_bool else arrays]
+        shapes = [tuple([sizes.get(x, 1) for x in axes]) for axes in self.arrays.inputs]
+        arrays = [np.asarray(rng.normal(size=shape)) for shape in shapes]
+        if self.algebra.dtypes == ("bool",):
+            return [[x > 0 for x in arrays]]
+        return [arrays]
+
+
+def at_linear(
+    found: Iterable[jax.Array | None], inputs: Sequence[jax.Array | LinearInput]
+) -> list[jax.Array | None]:
+    """Cotangents, and None for each input that is not linear."""
+    return [
+        x if isinstance(given, LinearInput) else None
+        for x, given in zip(found, inputs, strict=True)
+    ]
 
 
 def split_along(
@@ -212,13 +245,18 @@ def split_along(
       outputs: for each output.
       on_device: as in `ShardingRule`.
     """
-    arrays = [*terms, *outputs]
-    whole = {c for term in arrays for c in term if c not in free or list(term).count(c) > 1}
-    named = [[factor_of(c, list(term[:i]).count(c)) for i, c in enumerate(term)] for term in arrays]
-    pairs = zip(itertools.chain(*named), itertools.chain(*arrays), strict=True)
-    kept = sorted({name for name, label in pairs if label in whole})
+    arrays: list[Axes] = [*terms, *outputs]
+    whole: set[str] = set()
+    for term in arrays:
+        whole.update(c for c in term if c not in free or list(term).count(c) > 1)
+    named: list[list[str]] = []
+    kept: set[str] = set()
+    for term in arrays:
+        names = [factor_of(c, list(term[:i]).count(c)) for i, c in enumerate(term)]
+        kept.update(name for name, c in zip(names, term, strict=True) if c in whole)
+        named.append(names)
     factors = factors_of(named[: len(terms)], named[len(terms) :])
-    return ShardingRule(factors, whole=tuple(kept), on_device=on_device)
+    return ShardingRule(factors, whole=tuple(sorted(kept)), on_device=on_device)
 
 
 def factor_of(label: str, earlier: int = 0) -> str:
@@ -234,13 +272,15 @@ def _call(
     op: Question, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]
 ) -> tuple[dict[str, Any], tuple[TensorMeta, ...]]:
     """The attributes of the custom call, and its outputs."""
-    metas = [TensorMeta(dtype, shape) for dtype, shape in described]
+    metas, algebra = [TensorMeta(dtype, shape) for dtype, shape in described], op.algebra
+    type_number = TYPES[metas[-1].dtype.name]
+    temperature = getattr(algebra, "temperature", 1.0)
     attributes = {
         "plan": integers(op.planned(metas), op.about),
-        "type": np.int64(TYPES[metas[-1].dtype.name]),
-        "algebra": np.int64(op.algebra.native_number),
+        "type": np.int64(type_number),
+        "algebra": np.int64(algebra.native_number),
         "question": np.int64(op.asked.number),
-        "temperature": np.float64(getattr(op.algebra, "temperature", 1.0)),
+        "temperature": np.float64(temperature),
     }
     return attributes, tuple(op.infer_output_meta(metas))
 
@@ -265,12 +305,15 @@ def _run(op: Question, *arrays: jax.Array) -> tuple[jax.Array, ...]:
 def _eager(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
     attributes, outputs = _call(op, tuple((x.dtype, x.shape) for x in arrays))
     given, outs = on_host(outputs, arrays)
-    pairs = np.array([(x.ctypes.data, x.size) for x in (*given, *outs)], np.int64)
-    plan, *at = attributes.values()
-    now("network", plan, plan.size, *[x.item() for x in at], pairs, len(given), len(outs))
+    buffers = np.array([(x.ctypes.data, x.size) for x in (*given, *outs)], np.int64)
+    plan, *numbers = attributes.values()
+    numbers = [x.item() for x in numbers]
+    now("network", plan, plan.size, *numbers, buffers, len(given), len(outs))
     return outs
 
 
 def kernels(family_id: str) -> ExtensionRuntimeSet:
     """The kernel of a family of networks."""
-    return ExtensionRuntimeSet(Kernel(family_id, "cpu", _run, _declines, "native", _eager))
+    return ExtensionRuntimeSet(
+        Kernel(family_id, "cpu", _run, declines=_declines, name="native", eager=_eager)
+    )

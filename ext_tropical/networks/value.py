@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -120,8 +120,8 @@ class TropicalNetwork(OfSemiring, Question):
             return apply(
                 NetworkShares(self.algebra.temperature, self.plan, active), *primals, *moved
             )
-        plan = self.planned(primals)
-        sizes: Any = plan.sizes
+        sizes = cast(tuple[tuple[str, int], ...], self.planned(primals).sizes)
+        plan = self.network
         at = NetworkEntries(",".join(plan.terms), plan.equation.output, sizes)
         terms = ",".join(plan.terms[i] for i in active)
         is_sum = self.algebra in (max_plus, min_plus)
@@ -130,18 +130,18 @@ class TropicalNetwork(OfSemiring, Question):
         if not is_sum:
             (entries,) = apply(at, outputs[1], *map(widened, primals))
             directions = jnp.zeros_like(entries).at[np.array(active)].set(out, unique_indices=True)
-
-            def product(rows: jax.Array) -> jax.Array:
-                return lax.scan(lambda x, y: (self.algebra.times(x, y), None), rows[0], rows[1:])[0]
-
-            _, out = jax.jvp(product, (entries,), (directions,))
+            _, out = jax.jvp(self._product, (entries,), (directions,))
         return (out.astype(outputs[0].dtype), None)
+
+    def _product(self, rows: jax.Array) -> jax.Array:
+        """The rows multiplied in the semiring."""
+        return lax.scan(lambda x, y: (self.algebra.times(x, y), None), rows[0], rows[1:])[0]
 
     def batched(
         self, in_axes: tuple[int | None, ...]
     ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
         form = dataclasses.replace(self, plan=batched_text(self.network, in_axes))
-        return form, (0,) + (1,) * self.with_labels
+        return form, (0, 1) if self.with_labels else (0,)
 
 
 TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
@@ -152,15 +152,15 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
     sizes that are known and positive, the first winner of each tie, no winners of single steps, and
     steps that are worth it.
     """
-    return (
-        len(plan.terms) > 2
-        and isinstance(mode.semiring, SelectiveSemiring | LogSumExp)
-        and mode.winners is not Winners.STEPS
-        and bool(plan.steps)
-        and mode.ties is Ties.FIRST
-        and all(isinstance(size, int) and size > 0 for _, size in plan.sizes)
-        and _is_worth_it(plan, mode.semiring, operands[0].dtype, any(map(_spreads, operands)))
-    )
+    if len(plan.terms) <= 2 or not plan.steps:
+        return False
+    if not isinstance(mode.semiring, SelectiveSemiring | LogSumExp):
+        return False
+    if mode.winners is Winners.STEPS or mode.ties is not Ties.FIRST:
+        return False
+    if not all(isinstance(size, int) and size > 0 for _, size in plan.sizes):
+        return False
+    return _is_worth_it(plan, mode.semiring, operands[0].dtype, any(map(_spreads, operands)))
 
 
 STEPS_WORTH_IT = 16
@@ -179,8 +179,10 @@ def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype, spreads: bool)
     steps, which the native library computes or which have at most SMALL_STEP candidates on average.
     On several devices no step may have more than WORTH_DEVICES.
     """
-    sizes: Any = dict(plan.sizes)
-    counts = [math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps]
+    sizes, counts = dict(plan.sizes), []
+    for step in plan.steps:
+        labels = set("".join(step.terms))
+        counts.append(math.prod(map(sizes.__getitem__, labels)))
     most = max(counts)
     if len(counts) <= STEPS_WORTH_IT or (spreads and most > WORTH_DEVICES):
         return most <= SMALL_STEP

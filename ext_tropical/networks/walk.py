@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,134 +33,221 @@ from ..arguments import widened
 from ..steps.cut import cut_all
 from ..tangents import filled
 from .loops import at_places, joined
-from .plan_rows import LANES, contracted, layout, strides
+from .plan_rows import (
+    LANES,
+    Axis,
+    Integers,
+    Row,
+    axes_of,
+    both,
+    choices,
+    contracted,
+    layout,
+    packed,
+    padded,
+    ranks,
+    row_major,
+)
 from .plan_text import labels_of
-from .question import TABLES, Asked, Axes, Question, factor_of, kernels, split_along
+from .question import TABLES, Asked, Axes, Question, at_linear, factor_of, kernels, split_along
 
 STEPS_OF_A_TURN = 16
 """The most steps of equal depth that are walked in one turn."""
+
+
+class LabelAxes(NamedTuple):
+    """Axes of a row, for whose labels walks know an index. The axes that it lacks move nothing, and
+    have the number of a label that is written in vain, whose index is always 0.
+
+    Attributes:
+      labels: (axes,), the numbers of the labels.
+      extents: (axes, 1).
+      own: (axes, 1), the strides of a row-major array of these axes.
+      strides: (axes, arrays read).
+    """
+
+    labels: Integers
+    extents: Integers
+    own: Integers
+    strides: Integers
+
+
+class WalkColumns(NamedTuple):
+    """What walks need of a row.
+
+    Attributes:
+      candidates: how many each cell has.
+      is_single: whether the step has one operand.
+      draw: how many steps before it contract.
+      number: of the result among all values.
+      left, right: of the operands; the right one of a single step is written in vain.
+      write: where the result begins in the buffer of `plan_rows.layout`.
+      bases: (2,), where the operands begin.
+      of_cell: the axes of the result.
+      of_candidate: the axes that are contracted.
+    """
+
+    candidates: Integers
+    is_single: Integers
+    draw: Integers
+    number: Integers
+    left: Integers
+    right: Integers
+    write: Integers
+    bases: Integers
+    of_cell: LabelAxes
+    of_candidate: LabelAxes
 
 
 class Place(NamedTuple):
     """Where the walks are: for some steps each walk at a cell, (steps, walks).
 
     Attributes:
-      candidates: how many each cell has, (steps, 1).
-      single: whether the step has one operand, (steps, 1).
-      draw: how many steps before it contract, (steps,).
+      step: the columns of the steps.
       own: the place of the cell in the buffer of `plan_rows.layout`.
       bases: those of the operands' cells, without the contracted labels.
-      axes: (steps, axes, 1) of the contracted labels: strides in both operands and in the
-        candidates, and the size.
     """
 
-    candidates: jax.Array
-    single: jax.Array
-    draw: jax.Array
+    step: WalkColumns
     own: jax.Array
-    bases: tuple[jax.Array, jax.Array]
-    axes: tuple[jax.Array, ...]
+    bases: Sequence[jax.Array]
 
     def digits(self, candidate: jax.Array) -> jax.Array:
         """The index of each contracted label at a candidate: (steps, axes, walks)."""
-        return candidate[..., None, :] // self.axes[2] % self.axes[3]
+        axes = self.step.of_candidate
+        return candidate[..., None, :] // axes.own % axes.extents
 
     def operands(self, candidate: jax.Array) -> list[jax.Array]:
         """The places of both operands at a candidate of each step."""
-        moved = self.digits(candidate)
-        return [
-            base + (moved * stride).sum(1, dtype=jnp.int32)
-            for base, stride in zip(self.bases, self.axes, strict=False)
-        ]
+        return _moved(self.bases, self.digits(candidate), self.step.of_candidate)
 
 
-Choose = Callable[[Place, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+def _moved(bases: Sequence[jax.Array], index: jax.Array, axes: LabelAxes) -> list[jax.Array]:
+    """The place in each array read, at an index of each axis."""
+    return [
+        base + (index * axes.strides[..., read, None]).sum(1, dtype=jnp.int32)
+        for read, base in enumerate(bases)
+    ]
 
 
-def walk(plan: Plan, choose: Choose, walks: int, ranks: Sequence[int] = ()) -> jax.Array:
+class Choice(NamedTuple):
+    """What walks choose, (steps, walks).
+
+    Attributes:
+      candidate: its number.
+      left, right: its rank in both operands, with the axis of ranks.
+    """
+
+    candidate: jax.Array
+    left: jax.Array
+    right: jax.Array
+
+
+def walk(
+    plan: Plan,
+    choose: Callable[[Place, jax.Array], Choice],
+    walks: int,
+    ranks: Sequence[int] = (),
+) -> jax.Array:
     """The labels that each walk chooses: int32 (labels that the output lacks, sorted; walks).
 
     Args:
-      choose: (place, ranks there) -> the candidate of each walk, and its ranks in both operands.
+      choose: (place, ranks there) -> the choice of each walk.
       walks: how many; if the value has labels, one for each of its cells.
       ranks: of each walk in the last step. Without any, ranks have no entries, and steps that
         contract nothing are passed over.
     """
-    sizes, places, first = dict(plan.sizes), layout(plan), len(plan.terms)
-    known = plan.equation.output + labels_of(plan)
-    ids = {label: i for i, label in enumerate(known)}
-    nowhere = len(known), first + len(plan.steps)  # rows that are written in vain
-    draws = itertools.accumulate((bool(contracted(x)) for x in plan.steps), initial=0)
-    depths, rows = [0] * nowhere[1], []
-    for i, (step, draw) in reversed(list(enumerate(zip(plan.steps, draws, strict=False)))):
-        for j in step.operands:
-            depths[j] = depths[first + i] + 1
-        rest = contracted(step)
-        if not rest and not len(ranks):
-            continue
-        left, right = (strides(term, sizes) for term in (step.terms * 2)[:2])
-        own, choice = strides(step.result, sizes), strides(rest, sizes)
-        one, two = (step.operands * 2)[:2]
-        head = [
-            *(math.prod(map(sizes.__getitem__, rest)), one == two, draw),
-            *(places[first + i], places[one], places[two]),
-            *(first + i, one, nowhere[1] if one == two else two),
-        ]
-        cells = [(ids[x], own[x], left.get(x, 0), right.get(x, 0)) for x in step.result]
-        axes = [(ids[x], left.get(x, 0), right.get(x, 0), choice[x], sizes[x]) for x in rest]
-        rows.append((depths[first + i], head, cells, axes))
-    shape = [sizes[label] for label in plan.equation.output]
-    zeros = jnp.zeros((len(known) + 1 - len(shape), walks), jnp.int32)
-    labels = jnp.concatenate([*_cells(shape), zeros])
-    if not rows:
-        return labels[len(shape) : -1]
-    # Steps of one depth do not depend on each other: turns take some of them together. A turn may
-    # reach into the next depth; what it finds there comes to be overwritten.
-    rows.sort(key=lambda row: row[0])
-    count = max(1, min(STEPS_OF_A_TURN, LANES // max(walks, 1)))
-    levels = itertools.groupby(range(len(rows)), lambda i: rows[i][0])
-    starts = np.array([i for _, level in levels for i in [*level][::count]], np.int32)
-    most = max(len(row[2]) for row in rows), max(len(row[3]) for row in rows)
-    table = np.array(
-        [
-            [
-                *head,
-                *itertools.chain(*cells, *[(nowhere[0], 0, 0, 0)] * (most[0] - len(cells))),
-                *itertools.chain(*axes, *[(nowhere[0], 0, 0, 1, 1)] * (most[1] - len(axes))),
-            ]
-            for _, head, cells, axes in rows
-        ],
-        np.int32,
-    )
-    table = np.pad(table, ((0, count), (0, 0)), mode="edge")
+    sizes, output = dict(plan.sizes), plan.equation.output
+    in_vain = jnp.zeros((1, walks), jnp.int32)
+    wanted = jnp.zeros((len(labels_of(plan)), walks), jnp.int32)
+    labels = jnp.concatenate([*_cells([sizes[label] for label in output]), wanted, in_vain])
+    rows = [row for row in choices(plan) if len(ranks) or not row.is_plain]
+    if rows:
+        labels = _followed(plan, rows, choose, labels, jnp.asarray(ranks, jnp.int32))
+    return labels[len(output) : -1]
+
+
+def _followed(
+    plan: Plan,
+    rows: Sequence[Row],
+    choose: Callable[[Place, jax.Array], Choice],
+    labels: jax.Array,
+    ranks: jax.Array,
+) -> jax.Array:
+    """The index of each label in each walk, which goes along the rows."""
+    # Steps of one level do not depend on each other: turns take some of them together. A turn may
+    # reach into the next level; what it finds there comes to be overwritten.
+    count = max(1, min(STEPS_OF_A_TURN, LANES // max(labels.shape[1], 1)))
+    starts: list[int] = []
+    for _, level in itertools.groupby(range(len(rows)), lambda i: rows[i].level):
+        starts += [*level][::count]
+    flat, unpacked = packed(_walk_columns(plan, rows))
+    flat = np.pad(flat, ((0, count), (0, 0)), mode="edge")
 
     def turn(i: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         labels, rank = state
-        rows = lax.dynamic_slice_in_dim(jnp.asarray(table), jnp.asarray(starts)[i], count)
-        candidates, single, draw, *bases, number, one, two = (rows[:, j] for j in range(9))
-        cells = rows[:, 9 : 9 + 4 * most[0]].reshape(count, most[0], 4)
-        axes = rows[:, 9 + 4 * most[0] :].reshape(count, most[1], 5)
-        at = at_places(labels, cells[..., 0])
-        own, left, right = (
-            base[:, None] + (at * cells[..., j, None]).sum(1, dtype=jnp.int32)
-            for j, base in enumerate(bases, 1)
-        )
-        moved = tuple(axes[..., j, None] for j in range(1, 5))
-        place = Place(candidates[:, None], single[:, None] > 0, draw, own, (left, right), moved)
-        chosen, *both = choose(place, at_places(rank, number))
-        labels = labels.at[axes[..., 0]].set(place.digits(chosen))
-        return labels, rank.at[jnp.concatenate([one, two])].set(jnp.concatenate(both))
+        start = jnp.asarray(np.array(starts, np.int32))[i]
+        step = unpacked(lax.dynamic_slice_in_dim(jnp.asarray(flat), start, count))
+        index = at_places(labels, step.of_cell.labels)
+        own = step.write + (index * step.of_cell.own).sum(1, dtype=jnp.int32)
+        bases = _moved([base[:, None] for base in step.bases.T], index, step.of_cell)
+        place = Place(step, own, bases)
+        choice = choose(place, at_places(rank, step.number[:, 0]))
+        labels = labels.at[step.of_candidate.labels].set(place.digits(choice.candidate))
+        operands = jnp.concatenate([step.left, step.right])[:, 0]
+        return labels, rank.at[operands].set(jnp.concatenate([choice.left, choice.right]))
 
-    rank = jnp.zeros((nowhere[1] + 1, len(ranks)), jnp.int32)
-    rank = rank.at[nowhere[1] - 1].set(jnp.asarray(ranks, jnp.int32))
-    labels, _ = lax.fori_loop(np.int32(0), np.int32(len(starts)), turn, (labels, rank))
-    return labels[len(shape) : -1]
+    count_of_values = len(plan.terms) + len(plan.steps)
+    rank = jnp.zeros((count_of_values + 1, len(ranks)), jnp.int32)  # one is written in vain
+    rank = rank.at[count_of_values - 1].set(ranks)
+    return lax.fori_loop(np.int32(0), np.int32(len(starts)), turn, (labels, rank))[0]
+
+
+def _walk_columns(plan: Plan, rows: Sequence[Row]) -> list[WalkColumns]:
+    """The columns of each row."""
+    first, found = len(plan.terms), []
+    no_value = first + len(plan.steps)
+    draws = [0, *itertools.accumulate(bool(contracted(step)) for step in plan.steps)]
+    numbers = _label_numbers(plan)
+    most_of_cells, most_of_candidates = ranks(rows)
+    for row in rows:
+        left, right = both(plan.steps[row.number].operands)
+        cells = padded(row.cells, most_of_cells, 2)
+        candidates = padded(row.candidates, most_of_candidates, 2)
+        columns = WalkColumns(
+            candidates=row.counts[1],
+            is_single=row.is_single,
+            draw=draws[row.number],
+            number=first + row.number,
+            left=left,
+            right=no_value if row.is_single else right,
+            write=row.write,
+            bases=np.array(row.bases),
+            of_cell=_label_axes(cells, numbers),
+            of_candidate=_label_axes(candidates, numbers),
+        )
+        found.append(columns)
+    return found
+
+
+def _label_numbers(plan: Plan) -> dict[str, int]:
+    """The numbers of labels: first those of the output, then those of an assignment."""
+    return {label: i for i, label in enumerate(plan.equation.output + labels_of(plan))}
+
+
+def _label_axes(axes: Sequence[Axis], numbers: Mapping[str, int]) -> LabelAxes:
+    """Padded axes. No label has the number behind all others."""
+    labels = [numbers.get(axis.label, len(numbers)) for axis in axes]
+    extents = [axis.extent for axis in axes]
+    strides = [axis.strides for axis in axes]
+    own = row_major(axes)
+    return LabelAxes(np.array(labels), np.array(extents)[:, None], own[:, None], np.array(strides))
 
 
 def _cells(shape: Sequence[int]) -> list[jax.Array]:
     """The index along each axis of the cells of a value: (1, cells)."""
-    axes = range(len(shape))
-    return [lax.broadcasted_iota(jnp.int32, shape, i).reshape(1, math.prod(shape)) for i in axes]
+    cells = math.prod(shape)
+    return [lax.broadcasted_iota(jnp.int32, shape, i).reshape(1, cells) for i in range(len(shape))]
 
 
 def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
@@ -168,7 +255,11 @@ def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
     lacks, sorted; *shape of the value).
     """
     shape = [dict(plan.sizes)[label] for label in plan.equation.output]
-    found = walk(plan, lambda place, rank: (winners[place.own], rank, rank), math.prod(shape))
+
+    def choose(place: Place, rank: jax.Array) -> Choice:
+        return Choice(winners[place.own], rank, rank)
+
+    found = walk(plan, choose, math.prod(shape))
     return found.reshape(len(found), *shape)
 
 
@@ -177,22 +268,19 @@ def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
 
 def _entry_places(plan: Plan, labels: jax.Array) -> jax.Array:
     """The places in the flat tables: (tables, *shape of the value)."""
-    sizes, output, places = dict(plan.sizes), plan.equation.output, layout(plan)
-    shape, cells = labels.shape[1:], math.prod(labels.shape[1:])
-    ids = {label: i for i, label in enumerate([*output, *labels_of(plan)])}
-    zero = jnp.zeros((1, cells), jnp.int32)
-    whole = jnp.concatenate([*_cells(shape), labels.reshape(len(labels), cells), zero])
-    terms = [strides(term, sizes) for term in plan.terms]
-    rank = max(map(len, terms))
-    table = jnp.array(
-        [
-            [(start, 0), *((ids[x], own[x]) for x in own), *[(0, 0)] * (rank - len(own))]
-            for start, own in zip(places, terms, strict=False)
-        ],
-        jnp.int32,
-    )
-    moved = at_places(whole, table[:, 1:, 0]) * table[:, 1:, 1, None]
-    return (table[:, 0, :1] + moved.sum(1, dtype=jnp.int32)).reshape(len(terms), *shape)
+    sizes, shape, numbers = dict(plan.sizes), labels.shape[1:], _label_numbers(plan)
+    cells, rank = math.prod(shape), max(map(len, plan.terms))
+    in_vain = jnp.zeros((1, cells), jnp.int32)
+    known = jnp.concatenate([*_cells(shape), labels.reshape(len(labels), cells), in_vain])
+    tables = []
+    for term in plan.terms:
+        own = axes_of(dict.fromkeys(term), sizes, [term])
+        tables.append(_label_axes(padded(own, rank, 1), numbers))
+    flat, unpacked = packed(tables)
+    axes = unpacked(jnp.asarray(flat))
+    starts = jnp.array(layout(plan)[:-1], jnp.int32)
+    (places,) = _moved([starts[:, None]], at_places(known, axes.labels), axes)
+    return places.reshape(len(starts), *shape)
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_entries", version=1)
@@ -262,7 +350,7 @@ class NetworkEntries(Question):
     def shapes(self, side: Sequence[Axes]) -> list[tuple[int, ...]]:
         """The shapes of arrays that are no labels."""
         sizes = {**dict(self.sizes), **self.extents(())}
-        return [tuple(sizes[x] for x in axes) for axes in side]
+        return [tuple(map(sizes.__getitem__, axes)) for axes in side]
 
     def dtype(self, inputs: Sequence[TensorMeta]) -> np.dtype:
         """That of the tables."""
@@ -315,16 +403,13 @@ class NetworkEntries(Question):
         self,
         cotangents: Sequence[jax.Array | None],
         inputs: Sequence[jax.Array | LinearInput],
-    ) -> Sequence[Any]:
+    ) -> Sequence[jax.Array | None]:
         swapped = dataclasses.replace(self, is_transposed=not self.is_transposed)
-        some: Any = next(c for c in cotangents if c is not None)
-        like = [jax.ShapeDtypeStruct(x, some.dtype) for x in self.shapes(self.arrays[1])]
-        labels: Any = inputs[0]
+        dtype = next(c.dtype for c in cotangents if c is not None)
+        like = [jax.ShapeDtypeStruct(x, dtype) for x in self.shapes(self.arrays.outputs)]
+        labels = cast(jax.Array, inputs[0])
         found = apply(swapped, labels, *filled(like, cotangents))
-        return [
-            x if isinstance(y, LinearInput) else None
-            for x, y in zip((None, *found), inputs, strict=True)
-        ]
+        return at_linear([None, *found], inputs)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Labels in range, and normal numbers."""
@@ -332,7 +417,7 @@ class NetworkEntries(Question):
         (shape,) = self.shapes([self.output])
         sizes = [n for label, n in sorted(self.sizes) if label not in self.output]
         labels = np.array([rng.integers(0, n, shape) for n in sizes], np.int32)
-        given = self.shapes(self.arrays[0][1:])
+        given = self.shapes(self.arrays.inputs[1:])
         return [[labels.reshape(-1, *shape), *(rng.normal(size=shape) for shape in given)]]
 
 

@@ -417,6 +417,32 @@ def test_a_program_does_not_grow_with_the_plan():
     assert size(60) <= size(20)
 
 
+def test_rows_become_one_array_and_columns_again_by_name():
+    row = plan_rows.Turn(segment=3, end=5, row=1, chunk=0)
+    nested = plan_rows.Divisions(divisors=row, coefficients=np.arange(6).reshape(2, 3))
+    table, unpacked = plan_rows.packed([nested, nested])
+    assert table.tolist() == [[3, 5, 1, 0, 0, 1, 2, 3, 4, 5]] * 2
+    columns = unpacked(jnp.asarray(table)[:1])
+    assert {x: y.tolist() for x, y in columns.divisors._asdict().items()} == {
+        "segment": [[3]],
+        "end": [[5]],
+        "row": [[1]],
+        "chunk": [[0]],
+    }
+    assert columns.coefficients.tolist() == [[[0, 1, 2], [3, 4, 5]]]
+
+
+def test_a_walk_reads_the_rows_of_values_from_the_last_step():
+    plan = plan_einsum("ab,bc,cd,de->", [(2, 3), (3, 4), (4, 2), (2, 5)])
+    rows = plan_rows.choices(plan)
+    assert sorted(row.number for row in rows) == list(range(len(plan.steps)))
+    assert rows[0].number == len(plan.steps) - 1
+    level = {row.number: row.level for row in rows}
+    for number, step in enumerate(plan.steps):
+        read = [i - len(plan.terms) for i in step.operands if i >= len(plan.terms)]
+        assert all(level[i] > level[number] for i in read)
+
+
 def test_a_buffer_beyond_int32_is_refused():
     plan = plan_einsum("ab,bc,cd->ad", [(2**16, 2), (2, 2), (2, 2**16)])
     with pytest.raises(Unsupported, match="entries of tables and results"):
