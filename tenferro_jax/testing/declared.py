@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -174,7 +175,12 @@ def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
     for i, x in enumerate(inputs):
         for axis, size in enumerate(x.shape):
             for new in (size + 1, size + 2) if size else ():
-                yield (*inputs[:i], np.take(x, np.arange(new) % size, axis=axis), *inputs[i + 1 :])
+                yield _with(inputs, i, np.take(x, np.arange(new) % size, axis=axis))
+
+
+def _with(values: tuple[Any, ...], i: int, value: object) -> tuple[Any, ...]:
+    """Values with another one at place i."""
+    return (*values[:i], value, *values[i + 1 :])
 
 
 def symbolic_graph(subject: OpSubject, inputs: Inputs) -> Graph:
@@ -209,23 +215,19 @@ def _symbolic_failure(error: Exception) -> Broken:
 
 def _symbolic_metas(inputs: Inputs, *, shared: bool) -> list[TensorMeta]:
     """Metas with a symbol for each axis, or for each size; axes of size 0 stay."""
-    names = {
-        (i, axis): f"s{size}" if shared else f"d{i}_{axis}"
-        for i, x in enumerate(inputs)
-        for axis, size in enumerate(x.shape)
-        if size
-    }
-    different = sorted(set(names.values()))
+    names: list[list[str]] = []  # of each axis of each input; "" of one without elements
+    for i, x in enumerate(inputs):
+        of_axes = [f"s{size}" if shared else f"d{i}_{axis}" for axis, size in enumerate(x.shape)]
+        names.append([name if size else "" for name, size in zip(of_axes, x.shape, strict=True)])
+    different = sorted(set(itertools.chain.from_iterable(names)) - {""})
     if not different:
         return [meta_of(x) for x in inputs]
     symbols = dict(zip(different, jax.export.symbolic_shape(", ".join(different)), strict=True))
-    return [
-        TensorMeta(
-            x.dtype,
-            tuple(symbols[names[i, axis]] if size else 0 for axis, size in enumerate(x.shape)),
-        )
-        for i, x in enumerate(inputs)
-    ]
+    metas = []
+    for x, of_axes in zip(inputs, names, strict=True):
+        shape = tuple(symbols[name] if name else 0 for name in of_axes)
+        metas.append(TensorMeta(x.dtype, shape))
+    return metas
 
 
 def graph_of(subject: OpSubject, metas: Sequence[TensorMeta]) -> Graph:
@@ -329,11 +331,9 @@ def neighbours(op: ExtensionOp) -> Iterator[Any]:
 def _near(value: object) -> list[Any]:
     """Values that differ from this one in type or in bits, and are like it."""
     if isinstance(value, tuple):
-        return [(*value, 0)] + [
-            (*value[:i], near, *value[i + 1 :])
-            for i, item in enumerate(value)
-            for near in _near(item)[:2]
-        ]
+        longer = (*value, 0)
+        others = (_with(value, i, near) for i, x in enumerate(value) for near in _near(x)[:2])
+        return [longer, *others]
     if isinstance(value, str):
         return [value + " ", value.encode()]
     if isinstance(value, complex):
@@ -354,9 +354,7 @@ def wrong_inputs(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     typed error names the family.
     """
     fix = "Raise a typed error of tenferro_jax for what the op does not take, in infer_output_meta."
-    for made in (
-        (*inputs[:i], other, *inputs[i + 1 :]) for i, x in enumerate(inputs) for other in _unlike(x)
-    ):
+    for made in (_with(inputs, i, other) for i, x in enumerate(inputs) for other in _unlike(x)):
         what = listed(made)
         try:
             subject.carrier.infer(*map(meta_of, made))

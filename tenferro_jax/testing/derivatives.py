@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -127,11 +127,14 @@ def _is_linear(
             got, wanted = view.derivatives(along, reverse=reverse)[0][3], mixed(a, b, ju, jv)
             subject.require_equal(text.format(name), got, wanted, *whole, view.terms(along))
             yield
-    parts = [
-        derivative
-        for moved, part, _, derivative in of_u
-        if (moved == mask and len(part.outputs) == 1 if reverse else len(moved) == 1)
-    ]
+    parts = []
+    for moved, part, _, derivative in of_u:
+        if reverse:
+            is_alone = moved == mask and len(part.outputs) == 1
+        else:
+            is_alone = len(moved) == 1
+        if is_alone:
+            parts.append(derivative)
     if len(parts) == len(view.outputs if reverse else mask):
         added = [sum(column) for column in zip(*parts, strict=True)]
         text = f"{name}, each {'output' if reverse else 'input'} alone, added up"
@@ -154,10 +157,13 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         with near_the_example():
             return view.moved(view.active, xs).derivatives(w, reverse=True)[0][3]
 
-    ways: tuple[Callable[..., PyTree], ...] = (
-        lambda xs, d: jax.jvp(pullback, xs, d)[1],
-        lambda xs, d: pulled(pullback, d)(*xs),
-    )
+    def forward_over_reverse(xs: Sequence[Array], d: Sequence[Array]) -> PyTree:
+        return jax.jvp(pullback, xs, d)[1]
+
+    def reverse_over_reverse(xs: Sequence[Array], d: Sequence[Array]) -> PyTree:
+        return pulled(pullback, d)(*xs)
+
+    ways = (forward_over_reverse, reverse_over_reverse)
     failures = [failure(jax.jit(way).lower, at, direction) for way in ways]
     reasons = [subject.limit(error) for error in failures]
     reason = reasons[0] if all(reasons) else ""
@@ -232,10 +238,16 @@ def _require_adjoint(
     terms, and the slack.
     """
     left, right = inner(*forward), inner(*back)
-    size = max(inner(*(map(np.abs, xs) for xs in pair)) for pair in (forward, back))
+    size = max(map(_size_of_terms, (forward, back)))
     if not abs(left - right) <= max(relative, view.rounding()) * size + slack:
         text = f"{what}: <J' w, v> = {right:.12g} where <w, J v> = {left:.12g}"
         raise Broken(clause, text, TRANSPOSE)
+
+
+def _size_of_terms(pair: tuple[Sequence[Array], Sequence[Array]]) -> float:
+    """The inner product of the absolute values."""
+    a, b = pair
+    return inner(map(np.abs, a), map(np.abs, b))
 
 
 def primal(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -371,11 +383,9 @@ def _emitted(subject: OpSubject, view: Smooth, mask: Mask) -> tuple[list[int], l
         numbers[:] = [i for i, result in enumerate(results) if not absent(result)]
         return present(results)
 
-    primals, outs, given = (
-        [struct(m) for m in metas],
-        [struct(m) for m in form.infer(*metas)],
-        [struct(metas[i]) for i in mask],
-    )
+    primals = [struct(meta) for meta in metas]
+    outs = [struct(meta) for meta in form.infer(*metas)]
+    given = [primals[i] for i in mask]
     closed = jax.make_jaxpr(run)(primals, outs, given)
     arguments = [Traced({"primal"})] * (len(primals) + len(outs))
     arguments += [Traced({"tangent"})] * len(given)

@@ -69,7 +69,8 @@ def directional(
     """
 
     def values(t: float) -> list[np.ndarray]:
-        return [np.asarray(y) for y in fn(*(x + t * v for x, v in zip(at, direction, strict=True)))]
+        moved = [x + t * v for x, v in zip(at, direction, strict=True)]
+        return list(map(np.asarray, fn(*moved)))
 
     centre = values(0.0)
     found = [
@@ -77,10 +78,9 @@ def directional(
     ]
     for h in STEPS:
         ends = {t: values(t) for s in (h, h / 2, h / 4) for t in (s, -s)}
-        found = [
-            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h, grain, terms))
-            for i, (old, y) in enumerate(zip(found, centre, strict=True))
-        ]
+        for i, y in enumerate(centre):
+            of_output = {t: outputs[i] for t, outputs in ends.items()}
+            found[i] = _merged(found[i], _at_step(of_output, y, h, grain, terms))
         if all((d.smooth & (d.error <= ENOUGH * abs(d.value))).all() for d in found):
             break
     return [
@@ -89,8 +89,10 @@ def directional(
     ]
 
 
-def _at_step(samples: Sequence[Any], h: float, grain: float, size: float) -> Derivative:
-    ends, centre = samples
+def _at_step(
+    ends: dict[float, np.ndarray], centre: np.ndarray, h: float, grain: float, size: float
+) -> Derivative:
+    """The derivative of one output from its values at h, h/2, h/4 to both sides, and between."""
     with np.errstate(all="ignore"):
         slopes = [(ends[s] - ends[-s]) / (2 * s) for s in (h, h / 2, h / 4)]
         central, before = _extrapolated(slopes, (4, 16)), _extrapolated(slopes[1:], (4,))
@@ -248,7 +250,7 @@ class Smooth(NamedTuple):
         if top <= 64 * self.eps() * near:  # nothing but rounding, as x - x: its terms are not known
             top = max(near, 1.0)
         sizes = np.concatenate([np.ravel(abs(x)) for x in self.at(self.active)])
-        shortest = max(np.min(sizes[sizes != 0], initial=1.0), SHORTEST)
+        shortest = max(np.min(sizes, where=sizes != 0, initial=1.0), SHORTEST)
         return top / float(shortest) * sum(map(largest, directions))
 
     def missing(self, *, reverse: bool) -> str:

@@ -29,7 +29,7 @@ from ..shapes import (
     struct,
     x64_enabled,
 )
-from .examples import Array, Inputs, cast, first_wrong, in_double, largest, rows
+from .examples import Array, Inputs, cast, first_wrong, in_double, is_number, largest, rows
 from .numpy_arrays import HELD, all_wide, coarsest, holds_numpy
 from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
 
@@ -115,28 +115,22 @@ class Subject(abc.ABC):
         self._results: dict[Any, tuple[np.ndarray, ...]] = {}
         self.missing: dict[Any, str] = {}  # what Smooth.missing has found
         self.programs: dict[Any, Callable[..., Any]] = {}
-        self.require(
-            ("oracle", callable(self.oracle or len), "a NumPy function of the inputs"),
-            (
-                "tolerance",
-                self.tolerance is None
-                or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf),
-                "a finite number from 0",
-            ),
-            ("order", type(self.order) is int and self.order in (1, 2), "1 or 2"),
-            ("seed", type(self.seed) is int and self.seed >= 0, "a non-negative int"),
-        )
+        limit = self.tolerance
+        is_limit = limit is None or (type(limit) in (int, float) and 0 <= limit < math.inf)
+        self.require("oracle", callable(self.oracle or len), "a NumPy function of the inputs")
+        self.require("tolerance", is_limit, "a finite number from 0")
+        self.require("order", type(self.order) is int and self.order in (1, 2), "1 or 2")
+        self.require("seed", type(self.seed) is int and self.seed >= 0, "a non-negative int")
 
-    def require(self, *arguments: tuple[str, bool, str]) -> None:
-        """Refuse an argument of `check`: its name, whether it is right, and what is needed."""
-        for name, right, needed in arguments:
-            if not right:
-                raise InvalidConfig(
-                    where="check",
-                    given=f"{name}={getattr(self, name)!r}",
-                    needed=needed,
-                    fix="See the docstring of check.",
-                )
+    def require(self, name: str, right: bool, needed: str) -> None:
+        """Refuse an argument of `check` that is not right."""
+        if not right:
+            raise InvalidConfig(
+                where="check",
+                given=f"{name}={getattr(self, name)!r}",
+                needed=needed,
+                fix="See the docstring of check.",
+            )
 
     @abc.abstractmethod
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
@@ -250,11 +244,10 @@ class Subject(abc.ABC):
         made = rows(inputs, count)
         if not any(self.refuses(each) for each in made[1:]):
             return made
-        metas = [meta_of(x) for x in inputs]
-        own = [
-            inputs,
-            *(e for e in self.examples if e is not inputs and [meta_of(x) for x in e] == metas),
-        ]
+        own, metas = [inputs], list(map(meta_of, inputs))
+        for example in self.examples:
+            if example is not inputs and list(map(meta_of, example)) == metas:
+                own.append(example)
         return [own[k % len(own)] for k in range(count)]
 
     def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
@@ -382,7 +375,7 @@ class FunctionSubject(Subject):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fn = self.fn
+        fn: Any = self.fn
         while isinstance(fn, functools.partial):
             fn = fn.func
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
@@ -491,15 +484,13 @@ def _name_of(path: tuple[Any, ...]) -> str:
 
 def _is_random_key(leaf: object) -> bool:
     """A key, or the two numbers of jax.random.PRNGKey."""
-    return isinstance(leaf, jax.Array) and (
-        is_key(leaf.dtype) or (leaf.dtype == np.uint32 and leaf.shape[-1:] == (2,))
-    )
+    if not isinstance(leaf, jax.Array):
+        return False
+    return is_key(leaf.dtype) or (leaf.dtype == np.uint32 and leaf.shape[-1:] == (2,))
 
 
 def _is_array(leaf: object) -> bool:
-    return isinstance(leaf, np.ndarray | np.generic | jax.Array) and any(
-        jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.number, jnp.bool_)
-    )
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array) and is_number(leaf.dtype)
 
 
 def _arrays(outputs: PyTree) -> Iterator[jax.Array]:

@@ -79,12 +79,13 @@ def _traced(fn: Callable[..., PyTree], args: Sequence[PyTree]) -> Iterator[Close
 
 def _arrays(traces: Sequence[ClosedJaxpr]) -> Iterator[np.ndarray]:
     """The NumPy arrays of a dtype that depends on the setting, also those written as numbers."""
-    sizes = (8, 16) if x64_enabled() else (4, 8)
+    real = 8 if x64_enabled() else 4
     for traced in traces:
         for x in _constants(traced):
-            bits = x.dtype.itemsize if isinstance(x, np.ndarray) else 0
-            if bits == sizes[jnp.issubdtype(x.dtype, jnp.complexfloating) if bits else 0]:
-                yield x
+            if isinstance(x, np.ndarray):
+                size = 2 * real if jnp.issubdtype(x.dtype, jnp.complexfloating) else real
+                if x.dtype.itemsize == size:
+                    yield x
 
 
 def _constants(traced: ClosedJaxpr) -> Iterator[Any]:

@@ -189,7 +189,10 @@ RULE = "-" * WIDTH
 
 
 def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
-    name = f"{law:<3} {check:<20} {clauses:<19}" if clauses else f"{law:<12} {check:<20}"
+    if clauses:
+        name = f"{law:<3} {check:<20} {clauses:<19}"
+    else:
+        name = f"{law:<12} {check:<20}"
     return f"{name} {cases:>5}  {verdict}"
 
 

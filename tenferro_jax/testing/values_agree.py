@@ -57,7 +57,7 @@ def value_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[str 
         subject.require_equal("called again", again, subject.first, "", "", terms)
         yield subject.tied
     examples = subject.rows(inputs, 2)
-    first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
+    first = [list(map(np.asarray, subject.call(*xs))) for xs in examples]
     for what, call in (("called again", subject.call), ("jit", subject.compiled)):
         for xs, want in zip(examples, first, strict=True):
             with breaking("", what, ""):
@@ -214,16 +214,11 @@ def routes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
     made += subject.accepted([grown(inputs)]) or subject.accepted(of_other_sizes(inputs, (2, 3)))
     answers = [_answer(subject, xs, i == 0) for i, xs in enumerate(made)]
     against = "the oracle" if subject.oracle else ways[0][0]
-    claims = [
-        Claim(
-            f"route {way} for {listed(xs)}, against {against}",
-            functools.partial(apply, subject.op, runtimes=alone),
-            xs,
-            i,
-        )
-        for i, xs in enumerate(made)
-        for way, alone in _in_order(subject, xs)
-    ]
+    claims = []
+    for i, xs in enumerate(made):
+        for way, alone in _in_order(subject, xs):
+            what = f"route {way} for {listed(xs)}, against {against}"
+            claims.append(Claim(what, functools.partial(apply, subject.op, runtimes=alone), xs, i))
     results = subject.results(claims, "X8.3", "See the error.")
     for (what, _, xs, i, _), got in zip(claims, results, strict=True):
         want = answers[i]
