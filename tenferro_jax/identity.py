@@ -58,11 +58,6 @@ def typed_key(value: object) -> Hashable:
     return writer.text(value, "payload"), *writer.held
 
 
-def _is_integers(value: object) -> bool:
-    """Whether a value is a tuple of Python ints, such as axes and shapes: these are most tuples."""
-    return type(value) is tuple and _INTEGERS.issuperset(map(type, value))
-
-
 class Writer:
     """Writes values as canonical JSON text, and refuses those that no payload may hold.
 
@@ -87,7 +82,7 @@ class Writer:
         if kind in LEAF_TEXTS:
             return LEAF_TEXTS[kind](value)
         if isinstance(value, tuple) and kind is tuple:
-            if _is_integers(value):
+            if _INTEGERS.issuperset(map(type, value)):  # axes and shapes, which most tuples are
                 return integers_text(value)
             items = [self.text(x, f"{where}[{i}]") for i, x in enumerate(value)]
             return f"[{','.join(items)}]"
@@ -217,7 +212,7 @@ def _read_only(leaf: object) -> Any:
             return leaf
     if not is_plain_array(leaf):
         return leaf
-    array: Any = np.asarray(leaf)
+    array = np.asarray(leaf)
     return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
@@ -284,7 +279,8 @@ class Sealed(metaclass=Sealing):
         texts: list[str] = []
         for name, where, _ in places:
             value = getattr(self, name)
-            if type(value) not in LEAF_TEXTS and not _is_integers(value):
+            is_integers = type(value) is tuple and _INTEGERS.issuperset(map(type, value))
+            if not is_integers and type(value) not in LEAF_TEXTS:
                 sealed = map_leaves(value, _read_only, into_sealed=False)
                 if sealed is not value:
                     object.__setattr__(self, name, sealed)

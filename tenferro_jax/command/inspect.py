@@ -43,10 +43,8 @@ def inspect(chosen: argparse.Namespace) -> int:
     if content.startswith(GRAPH_MAGIC):
         where = f"graph {chosen.file}"
         parts = unpack(content, USUAL_LIMITS, where)
-        found = GraphReader(
-            parts, USUAL_LIMITS, skip_missing=True, trusted=chosen.trusted, where=where
-        ).read()
-        shown = _of_graph(found, parts.version)
+        reader = GraphReader(parts, USUAL_LIMITS, where, skip_missing=True, trusted=chosen.trusted)
+        shown = _of_graph(reader.read(), parts.version)
     else:
         where = f"exported program {chosen.file}"
         shown = _of_program(read_program(content, where, USUAL_LIMITS))

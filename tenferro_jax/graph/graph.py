@@ -475,4 +475,6 @@ def named_bodies(op: StdTensorOp) -> list[tuple[str, Graph]]:
 
 def bodies(op: StdTensorOp) -> tuple[Graph, ...]:
     """The bodies of a control-flow op."""
+    if type(op) not in WITH_BODIES:
+        return ()
     return tuple(body for _, body in named_bodies(op))

@@ -155,7 +155,7 @@ def as_jax_writes(tree: PyTreeDef) -> PyTreeDef:
     Raises:
       Unsupported: a class that was defined again with other fields since.
     """
-    node: Any = tree.node_data()
+    node = tree.node_data()
     if node is None:
         return tree
     kind, static = node
@@ -179,7 +179,7 @@ def _known_fields(cls: Any) -> list[list[str]] | None:
         return [list(cls._fields), []]
     if not dataclasses.is_dataclass(cls):
         return None
-    blank: Any = object.__new__(cls)  # type: ignore[arg-type]
+    blank = object.__new__(cls)  # type: ignore[arg-type]
     own = [field.name for field in dataclasses.fields(cls)]
     for name in own:
         object.__setattr__(blank, name, name)
