@@ -5,7 +5,7 @@ host calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import starmap
+from itertools import compress, starmap
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -158,7 +158,7 @@ class ExecProgram:
     def __init__(self, graph: Graph, steps: Sequence[Step], routes: Sequence[Route]):
         self.graph, self.slots = graph, graph.metas
         self.steps, self.routes = tuple(steps), tuple(routes)
-        self._dying = [[i for i in dict.fromkeys(s.inputs) if _dies(s, i)] for s in self.steps]
+        self._dying = list(map(_dying, self.steps))
         self._x64, self._inputs = x64_enabled(), graph.input_metas
         self._alone = self.segments[0] if len(self.steps) == 1 and self.segments else None
 
@@ -242,11 +242,9 @@ def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
     return arrays, metas, traced
 
 
-def _dies(step: Step, slot: int) -> bool:
-    """Whether no later step needs a slot."""
-    return any(
-        last
-        for i in step.instructions
-        for s, last in zip(i.inputs, i.last_use, strict=True)
-        if s == slot
-    )
+def _dying(step: Step) -> list[int]:
+    """The slots that a step reads and no later one needs, in the order of the step's inputs."""
+    last_read: set[int] = set()
+    for instruction in step.instructions:
+        last_read.update(compress(instruction.inputs, instruction.last_use))
+    return [slot for slot in dict.fromkeys(step.inputs) if slot in last_read]

@@ -308,20 +308,20 @@ class GraphBuilder:
                 number[first] = len(metas)
                 metas.append(self._metas[first])
                 first += 1
-        guards = [
-            *self._assumed,
-            *(guard for index in sorted(order) for guard in self._guards.get(index, ())),
-        ]
+        guards = list(self._assumed)
+        for index in sorted(order):
+            guards += self._guards.get(index, ())
+        numbers = tuple(number[v.index] for v in outputs)
         return Graph(
-            tuple(metas),
-            len(self._inputs),
-            tuple(nodes),
-            tuple(number[v.index] for v in outputs),
-            in_tree,
-            out_tree,
-            self.rules,
-            self.lost_rules,
-            tuple(guards),
+            metas=tuple(metas),
+            input_count=len(self._inputs),
+            nodes=tuple(nodes),
+            outputs=numbers,
+            in_tree=in_tree,
+            out_tree=out_tree,
+            rules=self.rules,
+            lost_rules=self.lost_rules,
+            guards=tuple(guards),
         )
 
 

@@ -259,20 +259,19 @@ class Graph(Sealed):
             made.append((name, 0))
         for node, outs in self.steps():
             op, name = node.op, f"{prefix}{len(boxes)}"
-            boxes.append(
-                pictures.Box(
-                    name,
-                    pictures.kind_of(op),
-                    op_name(op),
-                    payload_texts(op),
-                    [str(self.metas[i]) for i in outs],
-                    [made[i] for i in node.inputs],
-                    {
-                        place: body._boxes(f"{name}_{k}_")
-                        for k, (place, body) in enumerate(named_bodies(op))
-                    },
-                )
+            types, inside = [str(self.metas[i]) for i in outs], {}
+            for k, (place, body) in enumerate(named_bodies(op)):
+                inside[place] = body._boxes(f"{name}_{k}_")
+            box = pictures.Box(
+                name=name,
+                kind=pictures.kind_of(op),
+                title=op_name(op),
+                fields=payload_texts(op),
+                types=types,
+                reads=[made[i] for i in node.inputs],
+                bodies=inside,
             )
+            boxes.append(box)
             made.extend((name, k) for k in range(len(outs)))
         for place, value in zip(leaf_names(self.out_tree), self.outputs, strict=True):
             name, title = f"{prefix}{len(boxes)}", f"return {place}".rstrip()

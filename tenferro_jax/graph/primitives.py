@@ -369,10 +369,11 @@ def _while_any(p: Params, ndim: int, *xs: jax.Array) -> list[jax.Array]:
 
     def advanced(carry: Sequence[jax.Array]) -> list[jax.Array]:
         (moves,) = holds(*xs[:tested], *carry)
-        return [
-            jax.lax.select(jax.lax.broadcast_in_dim(moves, old.shape, tuple(range(ndim))), new, old)
-            for new, old in zip(step(*xs[tested : tested + used], *carry), carry, strict=True)
-        ]
+        changed = []
+        for new, old in zip(step(*xs[tested : tested + used], *carry), carry, strict=True):
+            moves_here = jax.lax.broadcast_in_dim(moves, old.shape, tuple(range(ndim)))
+            changed.append(jax.lax.select(moves_here, new, old))
+        return changed
 
     return jax.lax.while_loop(go_on, advanced, list(xs[tested + used :]))
 
@@ -417,27 +418,20 @@ def _plain_index(builder: GraphBuilder, index: Value, count: int) -> Value:
 
 def _linear_solve(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     counts, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
-    first, second, third, fourth = (
-        counts.matvec,
-        counts.vecmat,
-        counts.solve,
-        counts.transpose_solve,
-    )
     matvec, solve = reader.sub_graph(jaxprs.matvec), reader.sub_graph(jaxprs.solve)
-    transpose_solve = (
-        None if jaxprs.transpose_solve is None else reader.sub_graph(jaxprs.transpose_solve)
+    transpose_solve = None
+    if jaxprs.transpose_solve is not None:
+        transpose_solve = reader.sub_graph(jaxprs.transpose_solve)
+    op = control.LinearSolve(
+        matvec,
+        solve,
+        transpose_solve,
+        constant_counts=(counts.matvec, counts.solve, counts.transpose_solve),
+        symmetric=jaxprs.vecmat is jaxprs.matvec,
     )
-    start = first + second
-    parts = [
-        inputs[:first],
-        inputs[start : start + third],
-        inputs[start + third : start + third + fourth],
-    ]
-    symmetric = jaxprs.vecmat is jaxprs.matvec
-    op = control.LinearSolve(matvec, solve, transpose_solve, (first, third, fourth), symmetric)
-    return reader.builder.add(
-        op, *parts[0], *parts[1], *parts[2], *inputs[first + second + third + fourth :]
-    )
+    # Without the constants of vecmat, which is the transpose of matvec.
+    used = [*inputs[: counts.matvec], *inputs[counts.matvec + counts.vecmat :]]
+    return reader.builder.add(op, *used)
 
 
 def _select_n(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -602,16 +596,16 @@ def _reduce(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value
 
 
 def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    p = eqn.params
-    op = sorting.ApproxTopK(
-        payload(p["k"]),
-        payload(p["reduction_dimension"]) % inputs[0].ndim,
-        float(p["recall_target"]),
-        p["is_max_k"],
-        payload(p["reduction_input_size_override"]),
-        p["aggregate_to_topk"],
+    axis = payload(eqn.params["reduction_dimension"]) % inputs[0].ndim
+    row = _fields(
+        sorting.ApproxTopK,
+        axis=lambda _: axis,
+        recall_target=lambda p: float(p["recall_target"]),
+        largest="is_max_k",
+        input_size_override="reduction_input_size_override",
+        aggregate="aggregate_to_topk",
     )
-    return _recorded(reader, eqn, op, inputs)
+    return row(reader, eqn, inputs)
 
 
 def _svd(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -626,34 +620,112 @@ def _generator(cls: Callable[..., StdTensorOp]) -> Row:
 
 
 ROWS |= {
+    # ops without fields that take the operands as they are
+    **{
+        name: _plain(cls())
+        for name, cls in {
+            "add_any": arithmetic.Add,
+            "neg": arithmetic.Neg,
+            "abs": arithmetic.Abs,
+            "sign": arithmetic.Sign,
+            "floor": arithmetic.Floor,
+            "ceil": arithmetic.Ceil,
+            "not": logic.Not,
+            "population_count": logic.PopulationCount,
+            "clz": logic.CountLeadingZeros,
+            "is_finite": logic.IsFinite,
+            "log2": analytic.Log2,
+            "asin": analytic.Asin,
+            "acos": analytic.Acos,
+            "atan": analytic.Atan,
+            "sinh": analytic.Sinh,
+            "cosh": analytic.Cosh,
+            "asinh": analytic.Asinh,
+            "acosh": analytic.Acosh,
+            "atanh": analytic.Atanh,
+            "one_minus_square": analytic.OneMinusSquare,
+            "erf": special.Erf,
+            "erfc": special.Erfc,
+            "erf_inv": special.ErfInv,
+            "lgamma": special.Lgamma,
+            "digamma": special.Digamma,
+            "bessel_i0e": special.BesselI0e,
+            "bessel_i1e": special.BesselI1e,
+            "real": conversion.Real,
+            "imag": conversion.Imag,
+            "stop_gradient": source.StopGradient,
+            "optimization_barrier": source.OptimizationBarrier,
+            "dynamic_update_slice": indexing.DynamicUpdateSlice,
+            "cholesky": linalg.Cholesky,
+            "lu": linalg.Lu,
+            "householder_product": linalg.HouseholderProduct,
+            "tridiagonal_solve": linalg.TridiagonalSolve,
+            "random_unwrap": random.RandomUnwrap,
+        }.items()
+    },
+    # ops without fields whose operands get one shape
+    **{
+        name: _elementwise(cls())
+        for name, cls in {
+            "add": arithmetic.Add,
+            "sub": arithmetic.Sub,
+            "mul": arithmetic.Mul,
+            "div": arithmetic.Div,
+            "rem": arithmetic.Rem,
+            "max": arithmetic.Maximum,
+            "min": arithmetic.Minimum,
+            "nextafter": arithmetic.NextAfter,
+            "and": logic.And,
+            "or": logic.Or,
+            "xor": logic.Xor,
+            "shift_left": logic.ShiftLeft,
+            "shift_right_arithmetic": logic.ShiftRightArithmetic,
+            "shift_right_logical": logic.ShiftRightLogical,
+            "atan2": analytic.Atan2,
+            "pow": analytic.Pow,
+            "polygamma": special.Polygamma,
+            "zeta": special.Zeta,
+            "igamma": special.Igamma,
+            "igammac": special.Igammac,
+            "igamma_grad_a": special.IgammaGradA,
+            "random_gamma_grad": special.RandomGammaGrad,
+            "regularized_incomplete_beta": special.RegularizedIncompleteBeta,
+            "complex": conversion.Complex,
+            "random_fold_in": random.RandomFoldIn,
+        }.items()
+    },
+    # ops whose fields have the names of the params
+    **{
+        name: _fields(cls)
+        for name, cls in {
+            "reduce_precision": conversion.ReducePrecision,
+            "transpose": structural.Transpose,
+            "reduce_sum": reduction.ReduceSum,
+            "reduce_prod": reduction.ReduceProd,
+            "reduce_max": reduction.ReduceMax,
+            "reduce_min": reduction.ReduceMin,
+            "reduce_and": reduction.ReduceAnd,
+            "reduce_or": reduction.ReduceOr,
+            "reduce_xor": reduction.ReduceXor,
+            "cumsum": reduction.CumSum,
+            "cumprod": reduction.CumProd,
+            "cummax": reduction.CumMax,
+            "cummin": reduction.CumMin,
+            "cumlogsumexp": reduction.CumLogSumExp,
+            "top_k": sorting.TopK,  # stable, also where that was not asked for
+            "lu_pivots_to_permutation": linalg.LuPivotsToPermutation,
+            "qr": linalg.Qr,
+            "eigh": linalg.Eigh,
+            "triangular_solve": linalg.TriangularSolve,
+            "random_bits": random.RandomBits,
+            "random_split": random.RandomSplit,
+            "random_gamma": random.RandomGamma,
+        }.items()
+    },
     # elementwise
-    "add": _elementwise(arithmetic.Add()),
-    "add_any": _plain(arithmetic.Add()),
-    "sub": _elementwise(arithmetic.Sub()),
-    "mul": _elementwise(arithmetic.Mul()),
-    "div": _elementwise(arithmetic.Div()),
-    "rem": _elementwise(arithmetic.Rem()),
-    "max": _elementwise(arithmetic.Maximum()),
-    "min": _elementwise(arithmetic.Minimum()),
-    "neg": _plain(arithmetic.Neg()),
-    "abs": _plain(arithmetic.Abs()),
-    "sign": _plain(arithmetic.Sign()),
-    "floor": _plain(arithmetic.Floor()),
-    "ceil": _plain(arithmetic.Ceil()),
     "round": _op(
         lambda p: arithmetic.Round(p["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN)
     ),
-    "nextafter": _elementwise(arithmetic.NextAfter()),
-    "and": _elementwise(logic.And()),
-    "or": _elementwise(logic.Or()),
-    "xor": _elementwise(logic.Xor()),
-    "not": _plain(logic.Not()),
-    "shift_left": _elementwise(logic.ShiftLeft()),
-    "shift_right_arithmetic": _elementwise(logic.ShiftRightArithmetic()),
-    "shift_right_logical": _elementwise(logic.ShiftRightLogical()),
-    "population_count": _plain(logic.PopulationCount()),
-    "clz": _plain(logic.CountLeadingZeros()),
-    "is_finite": _plain(logic.IsFinite()),
     **{d.value: _elementwise(logic.Compare(d)) for d in logic.Direction},
     **{
         f"{name}_to": _elementwise(logic.Compare(logic.Direction(f"{name}_to")))
@@ -679,53 +751,20 @@ ROWS |= {
             "tanh": analytic.Tanh,
         }.items()
     },
-    "log2": _plain(analytic.Log2()),
-    "asin": _plain(analytic.Asin()),
-    "acos": _plain(analytic.Acos()),
-    "atan": _plain(analytic.Atan()),
-    "atan2": _elementwise(analytic.Atan2()),
-    "sinh": _plain(analytic.Sinh()),
-    "cosh": _plain(analytic.Cosh()),
-    "asinh": _plain(analytic.Asinh()),
-    "acosh": _plain(analytic.Acosh()),
-    "atanh": _plain(analytic.Atanh()),
-    "pow": _elementwise(analytic.Pow()),
     "integer_pow": _fields(analytic.IntegerPow, exponent="y"),
     "square": lambda reader, eqn, inputs: _recorded(
         reader, eqn, arithmetic.Mul(), [*inputs, *inputs]
     ),
-    "one_minus_square": _plain(analytic.OneMinusSquare()),
     "polynomial": _expanded(_polynomial),
-    "erf": _plain(special.Erf()),
-    "erfc": _plain(special.Erfc()),
-    "erf_inv": _plain(special.ErfInv()),
-    "lgamma": _plain(special.Lgamma()),
-    "digamma": _plain(special.Digamma()),
-    "polygamma": _elementwise(special.Polygamma()),
-    "zeta": _elementwise(special.Zeta()),
-    "igamma": _elementwise(special.Igamma()),
-    "igammac": _elementwise(special.Igammac()),
-    "igamma_grad_a": _elementwise(special.IgammaGradA()),
-    "random_gamma_grad": _elementwise(special.RandomGammaGrad()),
-    "bessel_i0e": _plain(special.BesselI0e()),
-    "bessel_i1e": _plain(special.BesselI1e()),
-    "regularized_incomplete_beta": _elementwise(special.RegularizedIncompleteBeta()),
     "convert_element_type": _op(lambda p: conversion.Convert(np.dtype(p["new_dtype"]))),
     "bitcast_convert_type": _op(lambda p: conversion.BitcastConvert(np.dtype(p["new_dtype"]))),
-    "reduce_precision": _fields(conversion.ReducePrecision),
-    "real": _plain(conversion.Real()),
-    "imag": _plain(conversion.Imag()),
-    "complex": _elementwise(conversion.Complex()),
     "conj": _conj,
     # sources, gradient, compiler
     "iota": _fields(source.Iota, axis="dimension"),
     "iota_2x32_shape": _expanded(_counter),
     "dim_as_value": _dimension,
     **dict.fromkeys(("empty", "empty2"), _empty),
-    "stop_gradient": _plain(source.StopGradient()),
-    "optimization_barrier": _plain(source.OptimizationBarrier()),
     # structural
-    "transpose": _fields(structural.Transpose),
     "reshape": _reshape,
     "squeeze": _reshape_to_output,
     "expand_dims": _reshape_to_output,
@@ -749,21 +788,9 @@ ROWS |= {
         lambda p: contraction.Fft(jax.lax.FftType(p["fft_type"]).name, payload(p["fft_lengths"]))
     ),
     # reduction
-    "reduce_sum": _fields(reduction.ReduceSum),
-    "reduce_prod": _fields(reduction.ReduceProd),
-    "reduce_max": _fields(reduction.ReduceMax),
-    "reduce_min": _fields(reduction.ReduceMin),
-    "reduce_and": _fields(reduction.ReduceAnd),
-    "reduce_or": _fields(reduction.ReduceOr),
-    "reduce_xor": _fields(reduction.ReduceXor),
     "reduce": _reduce,
     "argmax": _op(lambda p: reduction.ArgMax(payload(p["axes"][0]), np.dtype(p["index_dtype"]))),
     "argmin": _op(lambda p: reduction.ArgMin(payload(p["axes"][0]), np.dtype(p["index_dtype"]))),
-    "cumsum": _fields(reduction.CumSum),
-    "cumprod": _fields(reduction.CumProd),
-    "cummax": _fields(reduction.CumMax),
-    "cummin": _fields(reduction.CumMin),
-    "cumlogsumexp": _fields(reduction.CumLogSumExp),
     "reduce_window_sum": _fields(window.ReduceWindowSum, **_WINDOW),
     "reduce_window_max": _fields(window.ReduceWindowMax, **_WINDOW),
     "reduce_window_min": _fields(window.ReduceWindowMin, **_WINDOW),
@@ -772,7 +799,6 @@ ROWS |= {
     "select_and_gather_add": _fields(window.SelectAndGatherAdd, **_CHOSEN),
     # sorting and indexing
     "sort": _fields(sorting.Sort, axis="dimension"),
-    "top_k": _fields(sorting.TopK),  # stable, also where that was not asked for
     "approx_top_k": _approx_top_k,
     "gather": _fields(indexing.Gather, out_of_bounds="mode"),
     **{
@@ -787,29 +813,15 @@ ROWS |= {
     },
     "scatter": _scatter_update,
     "dynamic_slice": _fields(indexing.DynamicSlice, sizes="slice_sizes"),
-    "dynamic_update_slice": _plain(indexing.DynamicUpdateSlice()),
     # linear algebra
-    "cholesky": _plain(linalg.Cholesky()),
-    "lu": _plain(linalg.Lu()),
-    "lu_pivots_to_permutation": _fields(linalg.LuPivotsToPermutation),
-    "qr": _fields(linalg.Qr),
-    "householder_product": _plain(linalg.HouseholderProduct()),
     "svd": _svd,
-    "eigh": _fields(linalg.Eigh),
     "eig": _fields(
         linalg.Eig, left="compute_left_eigenvectors", right="compute_right_eigenvectors"
     ),
-    "triangular_solve": _fields(linalg.TriangularSolve),
-    "tridiagonal_solve": _plain(linalg.TridiagonalSolve()),
     # random bits
     "random_seed": _generator(random.RandomSeed),
     "random_wrap": _generator(random.RandomWrap),
-    "random_unwrap": _plain(random.RandomUnwrap()),
-    "random_bits": _fields(random.RandomBits),
-    "random_split": _fields(random.RandomSplit),
-    "random_fold_in": _elementwise(random.RandomFoldIn()),
     "random_clone": _same,
-    "random_gamma": _fields(random.RandomGamma),
     "rng_bit_generator": _op(
         lambda p: random.RngBitGenerator(
             payload(p["shape"]), np.dtype(p["dtype"]), jax.lax.RandomAlgorithm(p["algorithm"]).name

@@ -185,7 +185,9 @@ def _canonical(graph: Graph) -> Iterator[str]:
 
 def _inference(graph: Graph) -> Iterator[str]:
     guards = set(map(str, graph.guards))
-    applications = [(node.op, tuple(graph.metas[i] for i in node.inputs)) for node in graph.nodes]
+    applications = []
+    for node in graph.nodes:
+        applications.append((node.op, tuple([graph.metas[i] for i in node.inputs])))
     known = _inferred_together(applications)
     for i, (node, outs) in enumerate(graph.steps()):
         if isinstance(node.op, MissingExtension):
@@ -219,13 +221,14 @@ def _inferred_together(applications: Iterable[Application]) -> dict[Application,
     """
     others = (Extension, MissingExtension, *WITH_BODIES)
     asked = [(op, metas) for op, metas in dict.fromkeys(applications) if type(op) not in others]
+
+    def run(inputs: Sequence[Sequence[jax.Array]]) -> list[tuple[jax.Array, ...]]:
+        return [call(op, xs) for (op, _), xs in zip(asked, inputs, strict=True)]
+
     try:
         for op, metas in asked:
             require_inputs(op, metas)
-        found = jax.eval_shape(
-            lambda inputs: [call(op, xs) for (op, _), xs in zip(asked, inputs, strict=True)],
-            [list(map(struct, metas)) for _, metas in asked],
-        )
+        found = jax.eval_shape(run, [list(map(struct, metas)) for _, metas in asked])
     except Exception:
         return {}
     return {key: (tuple(map(meta_of, outs)), ()) for key, outs in zip(asked, found, strict=True)}
