@@ -80,10 +80,11 @@ def without_repeated_axes(
     NumPy arrays stay what they are: outside jit native kernels read them, and JAX converts them
     where it computes.
     """
-    return [
-        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x
-        for x, term in zip(operands, terms, strict=True)
-    ]
+    kept = []
+    for x, term in zip(operands, terms, strict=True):
+        shape = tuple(sizes[label] for label in term)
+        kept.append(x.reshape(shape) if len(term) < x.ndim else x)
+    return kept
 
 
 def transposed(x: jax.Array, labels: str, wanted: str) -> jax.Array:
