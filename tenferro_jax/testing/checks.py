@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import declared as declarations
@@ -10,7 +10,7 @@ from . import derivatives, precisions
 from . import maps as batches
 from . import values_agree as agreement
 from .examples import Inputs
-from .report import Finding
+from .report import Finding, NotedCases
 
 
 class Check(NamedTuple):
@@ -26,7 +26,7 @@ class Check(NamedTuple):
     """
 
     law: str
-    run: Callable[[Any, Inputs], Iterator[str | None]]
+    run: Callable[[Any, Inputs], NotedCases]
     clauses: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     advice: str = ""

@@ -29,13 +29,13 @@ from ..payload_text import payload_json
 from ..shapes import TensorMeta, meta_of, struct
 from .examples import Inputs, in_other_dtypes, listed, of_other_sizes, sizes_of
 from .ops_given import OpSubject
-from .report import Broken, NotApplicable, as_broken, breaking, causes, one_line
+from .report import Broken, Cases, NotApplicable, NotedCases, as_broken, breaking, causes, one_line
 
 COMPARE = "Compare sizes with require_equal: == is False for symbols that may be equal."
 AGREE = "Make infer_output_meta, of a function def_infer, and the implementation agree."
 
 
-def meta(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def meta(subject: OpSubject, inputs: Inputs) -> Cases:
     """Compares the dtypes and shapes of every route with inference, in every precision and size
     that inference takes.
     """
@@ -128,7 +128,7 @@ def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
     return outs
 
 
-def symbolic_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
+def symbolic_sizes(subject: OpSubject, inputs: Inputs) -> NotedCases:
     """Gives each axis a symbol of its own. After binding the symbols to sizes, dtypes and shapes
     are those of concrete inference.
     """
@@ -237,7 +237,7 @@ def graph_of(subject: OpSubject, metas: Sequence[TensorMeta]) -> Graph:
     return builder.build(list(outs))
 
 
-def family_id(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def family_id(subject: OpSubject, inputs: Inputs) -> Cases:
     """The family_id is well-formed and belongs to the class."""
     fix = (
         "Write family_id as a class attribute, or use @extension_op; make another family for an "
@@ -248,7 +248,7 @@ def family_id(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def identity(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def identity(subject: OpSubject, inputs: Inputs) -> Cases:
     """Equal payloads make equal carriers with equal hashes; payloads of other types or bits make
     unequal carriers.
     """
@@ -265,7 +265,7 @@ def identity(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def immutable(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def immutable(subject: OpSubject, inputs: Inputs) -> Cases:
     """After inference and a run the op has no attributes besides its fields."""
     op = subject.op
     fields = set(_fields(op))
@@ -292,7 +292,7 @@ def immutable(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def payload_text(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def payload_text(subject: OpSubject, inputs: Inputs) -> Cases:
     """Writes the payload as text and reads it back with the factory of the family."""
     op = subject.op
     factory = lookup_extension_factory(op.family_id) or ExtensionFactory(type(op))
@@ -349,7 +349,7 @@ def _near(value: object) -> list[Any]:
     return [near for near in found if (type(near), repr(near)) != (type(value), repr(value))]
 
 
-def wrong_inputs(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def wrong_inputs(subject: OpSubject, inputs: Inputs) -> Cases:
     """Changes the dtype, rank and sizes of one input at a time: the op accepts the inputs, or a
     typed error names the family.
     """

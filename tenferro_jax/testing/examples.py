@@ -17,6 +17,7 @@ from ..extension.kernels import NO_RUNTIMES, ExtensionRuntimeSet
 from ..shapes import Shaped, as_operand, is_inexact, meta_of, x64_enabled
 
 Array: TypeAlias = np.ndarray | jax.Array
+Arrays: TypeAlias = Sequence[Array]
 Inputs = tuple[np.ndarray, ...]
 """One example: an array for each input."""
 

@@ -29,9 +29,9 @@ from ..shapes import (
     struct,
     x64_enabled,
 )
-from .examples import Array, Inputs, cast, first_wrong, in_double, is_number, largest, rows
+from .examples import Array, Arrays, Inputs, cast, first_wrong, in_double, is_number, largest, rows
 from .numpy_arrays import HELD, all_wide, coarsest, holds_numpy
-from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
+from .report import Broken, Cases, NotApplicable, breaking, causes, failure, one_line, unsupported
 
 NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
@@ -160,11 +160,11 @@ class Subject(abc.ABC):
     def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
         """Dtypes and shapes of the outputs; None if these inputs are refused."""
 
-    def values(self, *arrays: Array) -> Sequence[Array]:
+    def values(self, *arrays: Array) -> Arrays:
         """The expected outputs."""
         return self.call(*arrays)
 
-    def judged(self, *arrays: Array) -> Sequence[Array]:
+    def judged(self, *arrays: Array) -> Arrays:
         """The outputs of which a derivative is the derivative."""
         return self.values(*arrays)
 
@@ -303,9 +303,7 @@ class Subject(abc.ABC):
         text = first_wrong(wrong, got, want, "{} was expected")
         return text and f"{text} beyond {limit}"
 
-    def hold(
-        self, claims: Sequence[Claim], clause: str, fix: str, terms: float = 0.0
-    ) -> Iterator[None]:
+    def hold(self, claims: Sequence[Claim], clause: str, fix: str, terms: float = 0.0) -> Cases:
         """One case a claim. Where the size of terms is not given, it is that of the arguments."""
         results = self.results(claims, clause, fix)
         refused = [value.reason for value in results if isinstance(value, Refused)]
@@ -375,7 +373,7 @@ class FunctionSubject(Subject):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fn: Any = self.fn
+        fn = self.fn
         while isinstance(fn, functools.partial):
             fn = fn.func
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
@@ -438,7 +436,7 @@ class FunctionSubject(Subject):
         """The values of a call with the arguments as they were given, with the user's settings;
         `anew`: without the programs that a jitted function has compiled.
         """
-        fn: Any = self.fn
+        fn = self.fn
         if anew and isinstance(fn, JITTED):
             fn = fn.__wrapped__
         with jax.enable_x64(self.users_x64):
@@ -449,7 +447,7 @@ class FunctionSubject(Subject):
         if self.untraced is not None:
             raise NotApplicable("JAX cannot trace the function: see value")
 
-    def values(self, *arrays: Array) -> Sequence[Array]:
+    def values(self, *arrays: Array) -> Arrays:
         """The values of the compiled function."""
         return self.compiled(*arrays)
 

@@ -14,12 +14,12 @@ import numpy as np
 from ..both_modes import replaced
 from ..extension.kernels import RouteKind
 from ..extension.sharding import split_of
-from ..shapes import meta_of
-from .examples import Array, Inputs
+from ..shapes import ArrayFunction, meta_of
+from .examples import Array, Arrays, Inputs
 from .finite_differences import Smooth, pulled, smooth
 from .functions import Axes, Claim, Subject
 from .ops_given import OpSubject
-from .report import NotApplicable, breaking
+from .report import Cases, NotApplicable, NotedCases, breaking
 
 Call: TypeAlias = Callable[..., Any]
 
@@ -74,7 +74,7 @@ def separate(elements: Sequence[Inputs], axes: Axes) -> list[Inputs]:
     return [tuple(replaced(element, shared, of_first)) for element in elements]
 
 
-def columns(rows: Iterable[Sequence[Array]], axis: int = 0) -> tuple[np.ndarray, ...]:
+def columns(rows: Iterable[Arrays], axis: int = 0) -> tuple[np.ndarray, ...]:
     """The arrays of several rows, stacked over the rows."""
     return tuple(np.stack(column, axis) for column in zip(*rows, strict=True))
 
@@ -152,14 +152,14 @@ def _derivatives(
 
 
 def _pulled(
-    view: Smooth, call: Callable[..., Sequence[jax.Array]], cotangents: Sequence[Array], *xs: Array
+    view: Smooth, call: ArrayFunction, cotangents: Arrays, *xs: Array
 ) -> Sequence[jax.Array]:
     """The derivative of a function of all inputs by those that are active."""
     f = view.function(view.active, xs, call)
     return pulled(f, cotangents)(*(xs[i] for i in view.active))
 
 
-def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def vmap(subject: Subject, inputs: Inputs) -> Cases:
     """Maps every axis of every input, also mixed over the inputs; outputs are stacked as first and
     as last axis.
     """
@@ -171,7 +171,7 @@ def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(_values(subject, elements, cases), *_fix(subject))
 
 
-def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def vmap_of_grad(subject: Subject, inputs: Inputs) -> Cases:
     """Compares the derivative of each element with vmap of the derivative and the derivative of
     vmap, which sums over unmapped inputs.
     """
@@ -232,7 +232,7 @@ def _shard_maps(mesh: jax.sharding.Mesh, count: int) -> list[Mapped]:
     ]
 
 
-def shard_map(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def shard_map(subject: OpSubject, inputs: Inputs) -> Cases:
     """shard_map with one element on each device, checked and unchecked; and with one input spread
     and the others replicated.
     """
@@ -242,7 +242,7 @@ def shard_map(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
 
-def shard_map_derivative(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def shard_map_derivative(subject: OpSubject, inputs: Inputs) -> Cases:
     """The derivative through shard_map is that of each element, summed for replicated inputs."""
     view = smooth(subject, inputs)
     cases = _shard_maps(_mesh(), len(inputs))
@@ -260,7 +260,7 @@ def _placed(
     )
 
 
-def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
+def sharding_rule(subject: OpSubject, inputs: Inputs) -> NotedCases:
     """Splits each factor of the op's sharding rule over up to eight devices: the outputs are those
     of one device.
     """
@@ -288,7 +288,7 @@ def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
         yield from subject.hold([claim], "X13.10", fix)
 
 
-def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Cases:
     """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over
     it, and with replicated inputs.
     """

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..extension.carrier import kernel_body, lowering_body
 from ..extension.routes import current_platform, equations, extensions_in
-from ..jax_seam import ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
+from ..jax_seam import CONFIG, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import PyTree, Shaped, is_inexact, struct, x64_enabled
 from .examples import Array, Inputs
 
@@ -37,8 +37,7 @@ def holds_numpy(call: Callable[..., Outputs], inputs: Inputs) -> bool:
     has another setting, for which JAX has no trace in its caches.
     """
     first = [*_traces(call, inputs)]
-    config: Any = jax.config
-    other = "high" if config.jax_default_matmul_precision == "highest" else "highest"
+    other = "high" if CONFIG.jax_default_matmul_precision == "highest" else "highest"
     with jax.default_matmul_precision(other):
         again = [*_traces(call, inputs)]
     known = set(map(id, _arrays(first)))

@@ -24,7 +24,7 @@ from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, AnyRule, ExtensionRuleSet, is_stated
 from ..linear import FORWARD_MODE
 from ..shapes import Shaped, TensorMeta, meta_of
-from .examples import Array, Inputs, cast, in_32_bits, is_half, read_examples
+from .examples import Array, Arrays, Inputs, cast, in_32_bits, is_half, read_examples
 from .finite_differences import DECLARED
 from .functions import Oracle, Subject
 from .numpy_arrays import all_wide, coarsest
@@ -113,7 +113,7 @@ class OpSubject(Subject):
             error = failure(self.op.eager_execute, *(x.copy() for x in inputs))
         return one_line(error) if error else ""
 
-    def of_oracle(self, oracle: Oracle, inputs: Sequence[Array]) -> Sequence[Any]:
+    def of_oracle(self, oracle: Oracle, inputs: Arrays) -> Sequence[Any]:
         """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it
         computes 16-bit floats in float32. It may be one array, or nested as the function's.
         """
@@ -186,7 +186,7 @@ class OpSubject(Subject):
                 "Use other functions in the lowering, if you need it.",
             ) from error
 
-    def judged(self, *arrays: Array) -> Sequence[Array]:
+    def judged(self, *arrays: Array) -> Arrays:
         """The outputs of the lowering: a kernel that is wrong is no mistake of the rule."""
         if RouteKind.LOWERING not in self.routes(arrays):
             return self.call(*arrays)

@@ -5,18 +5,27 @@ are compared with finite differences.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..shapes import is_inexact
-from .examples import Array, Inputs, cast, first_wrong, largest, listed
+from .examples import Array, Arrays, Inputs, cast, first_wrong, largest, listed
 from .finite_differences import Smooth, in_each_dtype, smooth
 from .functions import Subject, in_terms_of
 from .numpy_arrays import all_wide
-from .report import Broken, NotApplicable, breaking, causes, one_line, unsupported
+from .report import (
+    Broken,
+    Cases,
+    NotApplicable,
+    NotedCases,
+    breaking,
+    causes,
+    one_line,
+    unsupported,
+)
 
 NEARBY = 8
 """Number of points near the example at which derivatives are computed, to see how much rounding may
@@ -24,7 +33,7 @@ change them.
 """
 
 
-def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+def precisions(subject: Subject, inputs: Inputs) -> NotedCases:
     """Compares jvp and vjp in float32, complex64, bfloat16 and float16 with float64; of a function
     the values too.
 
@@ -73,9 +82,9 @@ class Point(NamedTuple):
       cotangents: of which vjp is, one for each floating output.
     """
 
-    inputs: Sequence[Array]
-    tangents: Sequence[Array]
-    cotangents: Sequence[Array]
+    inputs: Arrays
+    tangents: Arrays
+    cotangents: Arrays
 
 
 class Answers(NamedTuple):
@@ -87,9 +96,9 @@ class Answers(NamedTuple):
       vjp: the cotangents of the active inputs.
     """
 
-    values: Sequence[Array]
-    jvp: Sequence[Array]
-    vjp: Sequence[Array]
+    values: Arrays
+    jvp: Arrays
+    vjp: Arrays
 
 
 def _answers(view: Smooth, modes: Sequence[bool], point: Point, *, whole: bool) -> Answers:
@@ -99,9 +108,9 @@ def _answers(view: Smooth, modes: Sequence[bool], point: Point, *, whole: bool) 
     there = view._replace(inputs=_in_dtypes(point.inputs, view.inputs))
     tangents = _in_dtypes(point.tangents, view.at(view.active))
     cotangents = _in_dtypes(point.cotangents, view.cotangents(view.subject.rng))
-    values: Sequence[Array] = ()
-    jvp: Sequence[Array] = ()
-    vjp: Sequence[Array] = ()
+    values: Arrays = ()
+    jvp: Arrays = ()
+    vjp: Arrays = ()
     if False in modes:
         _, _, values, jvp = there.derivatives(tangents, whole=whole)[0]
     if True in modes:
@@ -110,7 +119,7 @@ def _answers(view: Smooth, modes: Sequence[bool], point: Point, *, whole: bool) 
     return Answers(values, jvp, vjp)
 
 
-def _in_dtypes(xs: Sequence[Array], likes: Sequence[np.ndarray]) -> Inputs:
+def _in_dtypes(xs: Arrays, likes: Sequence[np.ndarray]) -> Inputs:
     return tuple(np.asarray(x).astype(like.dtype) for x, like in zip(xs, likes, strict=True))
 
 
@@ -121,9 +130,7 @@ COMPARED = (  # the clause of each of Answers, its name, and what is to be corre
 )
 
 
-def _compared(
-    wide: Smooth, narrow: Smooth, single: Smooth | None, modes: Sequence[bool]
-) -> Iterator[None]:
+def _compared(wide: Smooth, narrow: Smooth, single: Smooth | None, modes: Sequence[bool]) -> Cases:
     """One case for each value and derivative. The rounding is measured in `single`, where the
     program was found to be right, or else it is that of the largest terms.
     """
@@ -174,7 +181,7 @@ def _nearby(inputs: Inputs, size: float, rng: np.random.Generator) -> Inputs:
     return cast(cast(tuple(moved), "float32"), "float64")
 
 
-def _rounding(single: Sequence[Array], wide: Sequence[np.ndarray]) -> float:
+def _rounding(single: Arrays, wide: Sequence[np.ndarray]) -> float:
     """The largest difference of values in float32 and float64, in units of eps of float32."""
     with np.errstate(all="ignore"):
         off = [np.asarray(s).astype(w.dtype) - w for s, w in zip(single, wide, strict=True)]

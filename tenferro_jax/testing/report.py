@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from ..errors import ADRuleError, BackendFailure, ConformanceError, TenferroErro
 from ..extension.execution import host_errors
 from ..jax_seam import says_unsupported
 from ..shapes import TensorMeta
+
+Cases: TypeAlias = Iterator[None]
+"""What a check gives: one for each case."""
+NotedCases: TypeAlias = Iterator[str | None]
+"""Likewise; a note where it left something out."""
 
 
 class Broken(Exception):
