@@ -20,7 +20,7 @@ from ..extension.primitive import apply
 from ..extension.routes import Route
 from ..graph.graph import Graph
 from ..ops.op import StdTensorOp, call
-from ..shapes import PyTree, TensorMeta, as_operand, struct, x64_enabled
+from ..shapes import Arrays, PyTree, TensorMeta, as_operand, struct, x64_enabled
 
 
 class Instruction(NamedTuple):
@@ -67,7 +67,7 @@ class Segment:
         self.compiled = self._jitted.lower(*(struct(metas[i]) for i in self.inputs)).compile()
         self._call: Callable[..., Any] = self.compiled
 
-    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
+    def __call__(self, *arrays: jax.Array) -> Arrays:
         """The output slots' values."""
         try:
             return self._call(*arrays)
@@ -109,7 +109,7 @@ class HostStep:
         self.instructions = (instruction,)
         self.inputs, self.outputs = instruction.inputs, instruction.outputs
 
-    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
+    def __call__(self, *arrays: jax.Array) -> Arrays:
         """The output slots' values, as jax arrays.
 
         Raises:
@@ -189,7 +189,7 @@ class ExecProgram:
             self.graph.require_x64_values()
         return self.run(arrays)
 
-    def run(self, arrays: Sequence[jax.Array]) -> Any:
+    def run(self, arrays: Arrays) -> Any:
         """Run on flat arrays that are known to fit."""
         if self._alone is not None:
             return tree_unflatten(self.graph.out_tree, self._alone(*arrays))

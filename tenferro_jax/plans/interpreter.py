@@ -13,9 +13,9 @@ from jax import lax
 
 from ..dimensions import SymDim
 from ..ops.indexing import Gather
+from ..shapes import Arrays
 from .plan import Plan, Step
 
-Arrays: TypeAlias = Sequence[jax.Array]
 Contract: TypeAlias = Callable[[Arrays, Sequence[str], str], jax.Array]
 """(one or two operands, their labels without repetition, the labels of the result) -> the result;
 at least one label is contracted.

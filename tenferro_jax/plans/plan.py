@@ -32,6 +32,10 @@ the order as written.
 """
 
 
+Positions: TypeAlias = tuple[int, ...]
+Path: TypeAlias = list[Positions]
+Sizes: TypeAlias = Mapping[str, int]
+
 Term: TypeAlias = tuple[int, str]
 """The number of a value, and its labels."""
 
@@ -57,7 +61,7 @@ class Step:
       size: entries of its result.
     """
 
-    operands: tuple[int, ...]
+    operands: Positions
     terms: tuple[str, ...]
     result: str
     cost: int
@@ -154,8 +158,15 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     nominal = {
         label: NOMINAL_SIZE if is_symbolic_dim(size) else int(size) for label, size in sizes.items()
     }
-    steps = _Steps(terms, equation.output, nominal)
-    live = list(itertools.starmap(steps.reduce, enumerate(terms)))
+    uses = collections.Counter(equation.output)
+    for term in terms:
+        uses.update(set(term))
+    steps = _Steps(equation.output, nominal, len(terms), uses)
+    live: list[Term] = []
+    for number, term in enumerate(terms):
+        is_alone = any(uses[label] == 1 for label in term)
+        is_reduced = not is_alone and len(set(term)) == len(term)
+        live.append((number, term) if is_reduced else steps.contract([(number, term)]))
     # An algorithm that may miss the best order is helped.
     if len(live) > 4 and isinstance(optimize, str) and optimize not in ("optimal", "dp"):
         live = absorbed(live, nominal, steps.contract)
@@ -169,6 +180,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     return Plan(equation, terms, tuple(sizes.items()), tuple(steps.done))
 
 
+@dataclasses.dataclass
 class _Steps:
     """The steps of a plan while it is made.
 
@@ -176,23 +188,15 @@ class _Steps:
       output: the labels of the output.
       sizes: of each label, a number.
       count: of the operands.
-      done: the steps.
       uses: how many of the terms that are not yet contracted, and the output, have a label.
+      done: the steps.
     """
 
-    def __init__(self, terms: Sequence[str], output: str, sizes: Mapping[str, int]):
-        self.output, self.sizes, self.count = output, sizes, len(terms)
-        self.done: list[Step] = []
-        self.uses = collections.Counter(output)
-        for term in terms:
-            self.uses.update(set(term))
-
-    def reduce(self, number: int, term: str) -> Term:
-        """An operand without repeated labels, and without those that only it has."""
-        is_alone = any(self.uses[label] == 1 for label in term)
-        if is_alone or len(set(term)) < len(term):
-            return self.contract([(number, term)])
-        return number, term
+    output: str
+    sizes: Sizes
+    count: int
+    uses: collections.Counter[str]
+    done: list[Step] = dataclasses.field(default_factory=list)
 
     def contract(self, chosen: Sequence[Term]) -> Term:
         """Contract one term, or two; the term that results."""
@@ -206,19 +210,11 @@ class _Steps:
             if back == self.output:
                 chosen, labels = chosen[::-1], back
         self.uses.update(labels)
-        step = Step(
-            operands=tuple([number for number, _ in chosen]),
-            terms=tuple([term for _, term in chosen]),
-            result=labels,
-            cost=self.entries(everything),
-            size=self.entries(labels),
-        )
-        self.done.append(step)
+        numbers, terms = zip(*chosen, strict=True)
+        cost = math.prod([self.sizes[label] for label in everything])
+        size = math.prod([self.sizes[label] for label in labels])
+        self.done.append(Step(numbers, terms, result=labels, cost=cost, size=size))
         return self.count + len(self.done) - 1, labels
-
-    def entries(self, labels: Iterable[str]) -> int:
-        """Of an array with these labels."""
-        return math.prod([self.sizes[label] for label in labels])
 
 
 def _without_repeated(
@@ -257,19 +253,19 @@ def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
 def _path(
     terms: Sequence[str],
     output: str,
-    sizes: Mapping[str, int],
-    optimize: str | bool | tuple[tuple[int, ...], ...],
-) -> list[tuple[int, ...]]:
+    sizes: Sizes,
+    optimize: str | bool | tuple[Positions, ...],
+) -> Path:
     if isinstance(optimize, tuple):
         return _checked(optimize, len(terms))
     if isinstance(optimize, bool):  # as written
-        order: list[tuple[int, ...]] = [(0, last) for last in range(len(terms) - 2, 0, -1)]
+        order: Path = [(0, last) for last in range(len(terms) - 2, 0, -1)]
         return [(0, 1), *order][: len(terms) - 1]
     find = _algorithm(optimize)
     if len(terms) <= 2:
         return [(0, 1)] if len(terms) == 2 else []
 
-    def search() -> list[tuple[int, ...]]:
+    def search() -> Path:
         # Among orders that cost 0 the algorithm "dp" finds none.
         known = {label: size or 1 for label, size in sizes.items()}
         found = find([frozenset(term) for term in terms], frozenset(output), known, None)
@@ -293,7 +289,7 @@ def _algorithm(name: str) -> Any:
         ) from error
 
 
-def hashable(optimize: Optimize) -> str | bool | tuple[tuple[int, ...], ...]:
+def hashable(optimize: Optimize) -> str | bool | tuple[Positions, ...]:
     """An explicit path as tuples, so that plans can be cached; all else as it is.
 
     Raises:
@@ -322,7 +318,7 @@ def _no_path(path: object, problem: object) -> InvalidConfig:
     )
 
 
-def _checked(path: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+def _checked(path: Sequence[Positions], count: int) -> Path:
     left = count
     for positions in path:
         if len({i for i in positions if 0 <= i < left}) < max(len(positions), 1):
@@ -338,7 +334,7 @@ def _checked(path: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...
 
 def absorbed(
     live: Sequence[Term],
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     emit: Callable[[Sequence[Term]], Term],
 ) -> list[Term]:
     """The terms that are left when each whose labels are all in another one is contracted with the
@@ -371,7 +367,7 @@ def absorbed(
             others = [i for i in rarest if i != place and labels.issubset(left[i][1])]
             if not others:
                 continue
-            into = _smallest(others, left, sizes)
+            into = min(others, key=lambda i: (math.prod([sizes[c] for c in left[i][1]]), i))
             if not is_last and len(left[into][1]) > len(term) and len(rarest) > 2:
                 later.append(place)
                 continue
@@ -379,22 +375,18 @@ def absorbed(
             place, into = into, place
         before = left[into][1]
         left[into] = emit(sorted([left.pop(place), left[into]]))
-        places[frozenset(left[into][1])] = into
+        after = left[into][1]
+        places[frozenset(after)] = into
         for label in term:
             holders[label].discard(place)
-        for label in set(before) - set(left[into][1]):
+        for label in set(before) - set(after):
             holders[label].discard(into)
-        heapq.heappush(first, (len(left[into][1]), -into))
+        heapq.heappush(first, (len(after), -into))
     return list(left.values())
 
 
-def _smallest(places: Sequence[int], left: Mapping[int, Term], sizes: Mapping[str, int]) -> int:
-    """The place of the term with the fewest entries, of equal ones the first."""
-    return min(places, key=lambda i: (math.prod([sizes[label] for label in left[i][1]]), i))
-
-
 def path_cost(
-    path: Sequence[Sequence[int]], terms: Sequence[str], output: str, sizes: Mapping[str, int]
+    path: Sequence[Sequence[int]], terms: Sequence[str], output: str, sizes: Sizes
 ) -> int:
     """The multiplications of a path of pairs."""
     live = [frozenset(term) for term in terms]
@@ -425,7 +417,7 @@ class _Elimination:
       path: the numbers of the terms that were joined, which make one more term each.
     """
 
-    def __init__(self, terms: Sequence[str], output: str, sizes: Mapping[str, int]):
+    def __init__(self, terms: Sequence[str], output: str, sizes: Sizes):
         self.output, self.count = output, len(terms)
         self.live = dict(enumerate(map(frozenset, terms)))
         self.holders: dict[str, set[int]] = collections.defaultdict(set)
@@ -435,7 +427,7 @@ class _Elimination:
                 self.holders[label].add(i)
                 self.near[label] |= term - {label}
         self.bits = {label: math.log2(size) if size else 0.0 for label, size in sizes.items()}
-        self.path: list[tuple[int, ...]] = []
+        self.path: Path = []
 
     def width(self, labels: Iterable[str]) -> float:
         """The logarithm of the entries of an array with these labels."""
@@ -452,17 +444,6 @@ class _Elimination:
             return float(len(around) ** 2), size, label
         missing = sum([len(around) - 1 - len(around & near[other]) for other in around])
         return float(missing), size, label
-
-    def eliminate(self, label: str) -> set[str]:
-        """Join the terms that have a label; its former neighbours that are left, which are
-        neighbours of each other now.
-        """
-        around = set(self.near[label])
-        self.join(sorted(self.holders[label]))
-        around &= self.near.keys()
-        for other in around:
-            self.near[other] |= around - {other}
-        return around
 
     def join(self, group: Iterable[int]) -> None:
         """Join terms, two at a time, the smallest first."""
@@ -485,9 +466,7 @@ class _Elimination:
             heapq.heappush(waiting, (self.width(live[new]), new))
 
 
-def eliminated(
-    terms: Sequence[str], output: str, sizes: Mapping[str, int], by_fill: bool
-) -> list[tuple[int, ...]]:
+def eliminated(terms: Sequence[str], output: str, sizes: Sizes, by_fill: bool) -> Path:
     """A path that sums one label after another, each by joining all terms that have it: next the
     label whose joined term is smallest, or the one that makes the fewest labels neighbours that
     were none before.
@@ -505,7 +484,12 @@ def eliminated(
         if found != (now := state.score(label, by_fill)):
             heapq.heappush(first, now)
             continue
-        for other in state.eliminate(label) - set(output):
+        around = set(state.near[label])
+        state.join(sorted(state.holders[label]))
+        around &= state.near.keys()
+        for other in around:
+            state.near[other] |= around - {other}
+        for other in around - set(output):
             heapq.heappush(first, state.score(other, by_fill))
     state.join(sorted(state.live))
     return [tuple(positions) for positions in ssa_to_linear(state.path)]
@@ -514,13 +498,13 @@ def eliminated(
 def cheapest(
     terms: Sequence[str],
     output: str,
-    sizes: Mapping[str, int],
-    greedy: Callable[[], Sequence[tuple[int, ...]]],
-) -> Sequence[tuple[int, ...]]:
+    sizes: Sizes,
+    greedy: Callable[[], Sequence[Positions]],
+) -> Sequence[Positions]:
     """Of two orders of elimination, and of `greedy`, the path with the fewest multiplications; the
     first that takes less time than the search for another.
     """
-    best: Sequence[tuple[int, ...]] = ()
+    best: Sequence[Positions] = ()
     least = math.inf
     for search in (
         functools.partial(eliminated, terms, output, sizes, True),

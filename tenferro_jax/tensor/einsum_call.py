@@ -18,7 +18,7 @@ from ..ops.contraction import DotGeneral, precision_names
 from ..ops.fields import Precision
 from ..plans.interpreter import run_plan, run_step, transposed
 from ..plans.plan import Optimize, Plan, hashable, plan_einsum
-from ..shapes import as_array, canonical_dtype
+from ..shapes import Arrays, as_array, canonical_dtype
 from .record import NUMBERS, Handle, is_number, number
 from .tensor import recorded
 
@@ -143,7 +143,7 @@ def _result_dtype(given: DTypeLike | None) -> np.dtype | None:
 
 
 def _run_plan(
-    plan: Plan, operands: Sequence[jax.Array], precision: Precision, sums: np.dtype | None
+    plan: Plan, operands: Arrays, precision: Precision, sums: np.dtype | None
 ) -> jax.Array:
     """The einsum of arrays of one dtype by a plan. For booleans the sum is "or", the product "and".
 
@@ -173,7 +173,7 @@ def _converted(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
 def _contracted(
     precision: Precision,
     sums: np.dtype | None,
-    operands: Sequence[jax.Array],
+    operands: Arrays,
     terms: Sequence[str],
     result: str,
 ) -> jax.Array:
