@@ -46,7 +46,8 @@ RULE_DEPTH = 3
 so on.
 """
 
-Row: TypeAlias = "Callable[[Reader, Eqn, Sequence[Value]], Sequence[Value]]"
+Values: TypeAlias = "Sequence[Value]"
+Row: TypeAlias = "Callable[[Reader, Eqn, Values], Values]"
 """How a primitive is recorded: (reader, equation, inputs) -> outputs."""
 
 PLAIN_PARAMS: dict[str, Any] = {
@@ -248,7 +249,7 @@ class GraphBuilder:
     def splice(
         self,
         graph: Graph,
-        inputs: Sequence[Value],
+        inputs: Values,
         change: Callable[[StdTensorOp], StdTensorOp] = lambda op: op,
     ) -> list[Value]:
         """Record the nodes of a graph on these inputs, with its rules and guards, each op replaced
@@ -277,7 +278,7 @@ class GraphBuilder:
 
     def build(
         self,
-        outputs: Sequence[Value],
+        outputs: Values,
         in_tree: jax.tree_util.PyTreeDef | None = None,
         out_tree: jax.tree_util.PyTreeDef | None = None,
     ) -> Graph:
@@ -359,7 +360,7 @@ class Reader:
     def read(
         self,
         closed: ClosedJaxpr,
-        inputs: Sequence[Value],
+        inputs: Values,
         caller: Eqn | None = None,
     ) -> list[Value]:
         """Record every equation of a jaxpr; returns the values of its outputs.
@@ -467,5 +468,5 @@ def refuse(primitive: str, given: str, needed: str, fix: str) -> Unsupported:
 _LIBRARIES = tuple(str(pathlib.Path(str(module.__file__)).parent) for module in (jax, jax_seam))
 
 
-def _extension(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _extension(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return reader.builder.add(eqn.params["op"], *inputs, rules=eqn.params["rules"])

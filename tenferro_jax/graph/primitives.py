@@ -37,8 +37,17 @@ from ..ops import (
     window,
 )
 from ..ops.op import StdTensorOp
-from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, struct, with_zeros
-from .builder import ROWS, GraphBuilder, Reader, Row, Value, described, refuse
+from ..shapes import (
+    ArrayFunction,
+    Arrays,
+    PyTree,
+    Shaped,
+    TensorMeta,
+    is_inexact,
+    struct,
+    with_zeros,
+)
+from .builder import ROWS, GraphBuilder, Reader, Row, Value, Values, described, refuse
 from .graph import Graph, LostRule, bodies
 
 T = TypeVar("T")
@@ -54,8 +63,8 @@ def _recorded(
     reader: Reader,
     eqn: Eqn,
     op: StdTensorOp,
-    inputs: Sequence[Value],
-) -> Sequence[Value]:
+    inputs: Values,
+) -> Values:
     """Record an equation as one op; JAX has inferred its outputs already."""
     return reader.builder.add(op, *inputs, metas=[described(v) for v in eqn.outvars])
 
@@ -116,7 +125,7 @@ def _elementwise(op: StdTensorOp) -> Row:
     are broadcast explicitly.
     """
 
-    def row(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+    def row(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
         shape = eqn.outvars[0].aval.shape
         return _recorded(reader, eqn, op, [_broadcast(reader.builder, v, shape) for v in inputs])
 
@@ -135,16 +144,16 @@ def _expanded(fn: Callable[..., PyTree]) -> Row:
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def _same(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _same(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return inputs
 
 
-def _inlined(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _inlined(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """A primitive that only calls a jaxpr."""
     return reader.read(jax_seam.inner_jaxprs(eqn)[0], inputs, eqn)
 
 
-def _recomputed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _recomputed(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """A part under jax.checkpoint. As in JAX, the recomputation waits for the backward pass;
     otherwise its nodes would be merged with those of the forward pass.
     """
@@ -153,7 +162,7 @@ def _recomputed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[V
     return _inlined(reader, eqn, inputs)
 
 
-def _expanded_primitive(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _expanded_primitive(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """A hijax primitive, read as its expansion. If it can have a derivative of its own, the loss of
     this derivative is noted.
     """
@@ -173,7 +182,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
         eqn: Eqn,
         inner: ClosedJaxpr,
         name: str,
-        inputs: Sequence[Value],
+        inputs: Values,
     ) -> StdTensorOp | str:
         try:
             if reader.rule_depth == 0:
@@ -189,7 +198,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
             return first_line(error)
         return cls(name, reader.sub_graph(inner, derivative_free=True), *rules)
 
-    def row(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+    def row(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
         inner = jax_seam.inner_jaxprs(eqn)[0]
         if reader.is_derivative_free:
             return reader.read(inner, inputs, eqn)
@@ -209,7 +218,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
     return row
 
 
-def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     given = "the forward-mode derivative of a custom_vjp function"
     fix = "Differentiate tenferro_jax.both_modes(f) in place of f."
     raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", fix)
@@ -218,16 +227,16 @@ def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Se
 IN_BOTH_MODES = ("both_modes_call", "both_modes_tangent")
 
 
-def of_one_mode(eqn: Eqn) -> Callable[..., Sequence[jax.Array]]:
+def of_one_mode(eqn: Eqn) -> ArrayFunction:
     """The call of a jax.custom_vjp that `both_modes` found, with its author's rules alone; or its
     tangents.
     """
     p = eqn.params
-    fn: Callable[..., Sequence[jax.Array]] = p["rule"].pushed if "rule" in p else p["call"].fn
+    fn: ArrayFunction = p["rule"].pushed if "rule" in p else p["call"].fn
     return fn
 
 
-def _in_both_modes(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _in_both_modes(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return reader.builder.inline(of_one_mode(eqn), *inputs)
 
 
@@ -237,10 +246,10 @@ def moving(values: Sequence[Shaped]) -> list[int]:
 
 
 def pushed(
-    fn: Callable[..., Sequence[jax.Array]],
-    primals: Sequence[jax.Array],
-    given: Sequence[jax.Array],
-) -> tuple[Sequence[jax.Array], list[jax.Array]]:
+    fn: ArrayFunction,
+    primals: Arrays,
+    given: Arrays,
+) -> tuple[Arrays, list[jax.Array]]:
     """(outputs, the tangents of those that have one) of a function, for the tangents of those of
     its inputs that have one.
     """
@@ -249,9 +258,7 @@ def pushed(
     return outs, [found[i] for i in moving(outs)]
 
 
-def pulled(
-    fn: Callable[..., Sequence[jax.Array]], xs: Sequence[jax.Array], fixed: Collection[int] = ()
-) -> tuple[Any, Any]:
+def pulled(fn: ArrayFunction, xs: Arrays, fixed: Collection[int] = ()) -> tuple[Any, Any]:
     """(outputs, the function of their cotangents), for the inputs that have tangents and are not
     fixed.
     """
@@ -259,13 +266,11 @@ def pulled(
     return jax.vjp(_of_parts(fn, xs, places), *(xs[i] for i in places))
 
 
-def _of_parts(
-    fn: Callable[..., T], xs: Sequence[jax.Array], places: Sequence[int]
-) -> Callable[..., T]:
+def _of_parts(fn: Callable[..., T], xs: Arrays, places: Sequence[int]) -> Callable[..., T]:
     return lambda *parts: fn(*replaced(xs, places, parts))
 
 
-def _fixed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> set[int]:
+def _fixed(reader: Reader, eqn: Eqn, inputs: Values) -> set[int]:
     """The inputs that are constants over which a function closes: JAX has no cotangent of them."""
     closed_over = range(jax_seam.closed_over(eqn))
     return {
@@ -275,8 +280,8 @@ def _fixed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> set[int]:
 
 def _jvp_rule(
     reader: Reader,
-    fn: Callable[..., Sequence[jax.Array]],
-    inputs: Sequence[Value],
+    fn: ArrayFunction,
+    inputs: Values,
     fixed: Collection[int],
 ) -> tuple[Graph]:
     """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp
@@ -293,8 +298,8 @@ def _jvp_rule(
 
 def _vjp_rule(
     reader: Reader,
-    fn: Callable[..., Sequence[jax.Array]],
-    inputs: Sequence[Value],
+    fn: ArrayFunction,
+    inputs: Values,
     fixed: Collection[int],
 ) -> tuple[Graph, Graph]:
     """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents ->
@@ -329,7 +334,7 @@ def _zeros(like: Shaped) -> jax.Array:
 # --- control flow ---------------------------------------------------------------------------------
 
 
-def _scan(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _scan(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     p = eqn.params
     constants, carried, _ = jax_seam.scan_counts(eqn)
     op = control.Scan(
@@ -343,7 +348,7 @@ def _scan(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     return reader.builder.add(op, *inputs)
 
 
-def _while(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _while(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     p = eqn.params
     tested, used = p["cond_nconsts"], p["body_nconsts"]
     predicate = jax_seam.open_jaxpr(p["cond_jaxpr"])[0].outvars[0].aval
@@ -364,10 +369,10 @@ def _while_any(p: Params, ndim: int, *xs: jax.Array) -> list[jax.Array]:
     tested, used = p["cond_nconsts"], p["body_nconsts"]
     holds, step = (jax_seam.function_of(p[name]) for name in ("cond_jaxpr", "body_jaxpr"))
 
-    def go_on(carry: Sequence[jax.Array]) -> jax.Array:
+    def go_on(carry: Arrays) -> jax.Array:
         return holds(*xs[:tested], *carry)[0].any()
 
-    def advanced(carry: Sequence[jax.Array]) -> list[jax.Array]:
+    def advanced(carry: Arrays) -> list[jax.Array]:
         (moves,) = holds(*xs[:tested], *carry)
         changed = []
         for new, old in zip(step(*xs[tested : tested + used], *carry), carry, strict=True):
@@ -378,7 +383,7 @@ def _while_any(p: Params, ndim: int, *xs: jax.Array) -> list[jax.Array]:
     return jax.lax.while_loop(go_on, advanced, list(xs[tested + used :]))
 
 
-def _platform_index(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _platform_index(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """The index of a `cond` that chooses by platform. It is not needed: outside Pallas kernels
     JAX's own ones have only one branch.
     """
@@ -392,7 +397,7 @@ def _platform_index(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequen
     return (reader.builder.constant(np.int32(0)),)
 
 
-def _cond(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _cond(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     platforms = eqn.params.get("branches_platforms")
     if platforms is not None:
         return reader.read(eqn.params["branches"][platforms.index(None)], inputs[1:], eqn)
@@ -416,7 +421,7 @@ def _plain_index(builder: GraphBuilder, index: Value, count: int) -> Value:
     return index
 
 
-def _linear_solve(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _linear_solve(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     counts, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
     matvec, solve = reader.sub_graph(jaxprs.matvec), reader.sub_graph(jaxprs.solve)
     transpose_solve = None
@@ -434,7 +439,7 @@ def _linear_solve(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence
     return reader.builder.add(op, *used)
 
 
-def _select_n(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _select_n(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     which, *cases = inputs
     builder, chosen = reader.builder, cases[-1]
     if which.dtype == np.dtype(bool):
@@ -457,7 +462,7 @@ def _select_n(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Val
 # --- structural and elementwise -------------------------------------------------------------------
 
 
-def _clamp(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _clamp(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     low, x, high = inputs
     return _recorded(reader, eqn, logic.Clamp(), [x, low, high])
 
@@ -482,18 +487,18 @@ def _pad(p: Params) -> StdTensorOp:
     return structural.Pad(*(zip(*config, strict=True) if config else ((), (), ())))
 
 
-def _reshape(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _reshape(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     order = payload(eqn.params["dimensions"])
     if order is not None:
         inputs = reader.builder.add(structural.Transpose(order), *inputs)
     return _reshape_to_output(reader, eqn, inputs)
 
 
-def _reshape_to_output(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _reshape_to_output(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return _recorded(reader, eqn, structural.Reshape(tuple(eqn.outvars[0].aval.shape)), inputs)
 
 
-def _conj(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _conj(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     (x,) = inputs
     dtype = np.dtype(eqn.outvars[0].aval.dtype)
     if x.dtype != dtype:  # lax.conj makes a real input complex
@@ -501,12 +506,12 @@ def _conj(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     return _recorded(reader, eqn, conversion.Conj(), [x])
 
 
-def _dimension(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _dimension(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     op = source.DimensionValue(eqn.params["dim"], np.dtype(eqn.outvars[0].aval.dtype))
     return _recorded(reader, eqn, op, inputs)
 
 
-def _empty(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _empty(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """Memory that the other branch of a differentiated cond never reads; here zeros, because a
     graph has no undefined values.
     """
@@ -568,7 +573,7 @@ def _dot_general(p: Params) -> StdTensorOp:
     )
 
 
-def _scatter_update(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _scatter_update(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     if eqn.params["update_jaxpr"] is not None:
         raise refuse(
             "scatter",
@@ -583,19 +588,19 @@ _WINDOW: dict[str, Any] = {"sizes": "window_dimensions", "strides": "window_stri
 _CHOSEN = _WINDOW | {"of_maximum": lambda p: p["select_prim"].name == "ge"}
 
 
-def _reduce_window(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _reduce_window(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     body = reader.sub_graph(jax_seam.closed(eqn.params["jaxpr"], eqn.params["consts"]))
     return _fields(window.ReduceWindow, body=lambda _: body, **_WINDOW)(reader, eqn, inputs)
 
 
-def _reduce(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _reduce(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return reader.builder.add(
         reduction.Reduce(reader.sub_graph(eqn.params["jaxpr"]), payload(eqn.params["dimensions"])),
         *inputs,
     )
 
 
-def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     axis = payload(eqn.params["reduction_dimension"]) % inputs[0].ndim
     row = _fields(
         sorting.ApproxTopK,
@@ -608,7 +613,7 @@ def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence
     return row(reader, eqn, inputs)
 
 
-def _svd(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _svd(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     outs = reader.builder.add(
         linalg.Svd(eqn.params["full_matrices"], eqn.params["compute_uv"]), *inputs
     )
