@@ -245,6 +245,8 @@ class Sealed(metaclass=Sealing):
 
     _key: Hashable = None
     _hash: int = 0
+    _writer: Callable[[], Writer] = Writer
+    """What makes the writer of the fields."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -271,7 +273,7 @@ class Sealed(metaclass=Sealing):
 
     def _seal(self) -> None:
         """Make the identity from the fields. Classes that hold more than fields override it."""
-        cls: Any = type(self)
+        cls = type(self)
         places, allowed = layout(cls)
         if not vars(self).keys() <= allowed:
             _require_fields_alone(cls, vars(self).keys() - allowed)
@@ -286,10 +288,6 @@ class Sealed(metaclass=Sealing):
                     object.__setattr__(self, name, sealed)
             texts.append(writer.field(self, name, where))
         self._set_key((cls, *([",".join(texts)] if texts else []), *writer.held))
-
-    def _writer(self) -> Writer:
-        """What writes the fields."""
-        return Writer()
 
     def _set_key(self, key: Hashable) -> None:
         object.__setattr__(self, "_key", key)
@@ -324,7 +322,7 @@ class Sealed(metaclass=Sealing):
         return self
 
     def __reduce__(self) -> Any:
-        cls: Any = type(self)
+        cls = type(self)
         state = vars(self) | {name: getattr(self, name) for name, *_ in layout(cls).places}
         return _unpickled, (cls, {name: held for name, held in state.items() if name not in CACHED})
 

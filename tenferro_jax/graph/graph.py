@@ -103,9 +103,10 @@ class Graph(Sealed):
     lowered: ClassVar[Callable[[Graph], Graph]]
 
     def __post_init__(self) -> None:
-        for name in ("metas", "nodes", "outputs", "lost_rules"):
+        for name in ("metas", "nodes", "outputs", "lost_rules", "guards"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        object.__setattr__(self, "guards", canonical_guards(self.guards))
+        if self.guards:
+            object.__setattr__(self, "guards", canonical_guards(self.guards))
 
     def _seal(self) -> None:
         static = itertools.chain(static_keys(self.in_tree), static_keys(self.out_tree))

@@ -208,7 +208,7 @@ def _inference(graph: Graph) -> Iterator[str]:
             )
         yield from (
             f"{_name(i, node)} assumes {guard}"
-            for guard in canonical_guards(assumed)
+            for guard in (canonical_guards(assumed) if assumed else ())
             if str(guard) not in guards
         )
 
@@ -221,14 +221,14 @@ def _inferred_together(applications: Iterable[Application]) -> dict[Application,
     """
     others = (Extension, MissingExtension, *WITH_BODIES)
     asked = [(op, metas) for op, metas in dict.fromkeys(applications) if type(op) not in others]
-
-    def run(inputs: Sequence[Sequence[jax.Array]]) -> list[tuple[jax.Array, ...]]:
-        return [call(op, xs) for (op, _), xs in zip(asked, inputs, strict=True)]
-
     try:
         for op, metas in asked:
             require_inputs(op, metas)
-        found = jax.eval_shape(run, [list(map(struct, metas)) for _, metas in asked])
+        structs = [list(map(struct, metas)) for _, metas in asked]
+        found = jax.eval_shape(
+            lambda inputs: [call(op, xs) for (op, _), xs in zip(asked, inputs, strict=True)],
+            structs,
+        )
     except Exception:
         return {}
     return {key: (tuple(map(meta_of, outs)), ()) for key, outs in zip(asked, found, strict=True)}

@@ -250,8 +250,7 @@ def structure_json(tree: PyTreeDef, where: str) -> Any:
     """
 
     def of_class(node: PyTreeDef) -> list[Any]:
-        of_node: Any = node.node_data()
-        kind, static = of_node
+        kind, static = node.node_data()
         if kind is dict:
             raise Unsupported(
                 where=where,
