@@ -306,11 +306,11 @@ class _Active:
         """
         found = dict(zip(self.moving, moving, strict=True))
         specs = self.graph.input_specs
-        trees = [jax.tree.structure(specs[n]) for n in self.argnums]
-        return tuple(
-            jax.tree.unflatten(tree, [found.get(i) for i in self.positions[n]])
-            for tree, n in zip(trees, self.argnums, strict=True)
-        )
+        made = []
+        for n in self.argnums:
+            leaves = [found.get(i) for i in self.positions[n]]
+            made.append(jax.tree.unflatten(jax.tree.structure(specs[n]), leaves))
+        return tuple(made)
 
     def traced(self, run: Callable[..., PyTree], *specs: PyTree) -> Graph:
         """The derivative as a graph. It keeps all guards, even if the ops that assumed them are

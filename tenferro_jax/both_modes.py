@@ -18,7 +18,7 @@ import functools
 import weakref
 from collections.abc import Callable, Sequence
 from numbers import Number
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,8 @@ from .linear import (
     linear_transpose,
     transpose_of_bwd,
 )
-from .shapes import PyTree, is_inexact
+from .shapes import ArrayFunction, Arrays, PyTree, is_inexact
 
-Arrays: TypeAlias = Sequence[jax.Array]
 Result = TypeVar("Result")  # what a function returns
 OPAQUE = ("refuse", "differentiate")
 
@@ -118,7 +117,7 @@ def _in_both(f: Callable[..., Result], opaque: str) -> Callable[..., Result]:
 
         made = []
 
-        def of_traced(*xs: jax.Array) -> Sequence[jax.Array]:
+        def of_traced(*xs: jax.Array) -> Arrays:
             args, kwargs = jax.tree.unflatten(tree, replaced(leaves, list(traced), xs))
             found, form = jax.tree.flatten(f(*args, **kwargs))
             # What is no array, as a text beside a loss, is handed back as it is.
@@ -156,17 +155,17 @@ def _arrays(values: Sequence[Any], dtypes: Sequence[np.dtype] = ()) -> list[jax.
 
 def _moving(tangents: Sequence[Tangent]) -> list[int]:
     """The places of tangents that may differ from zero."""
-    return [
-        i
-        for i, t in enumerate(tangents)
-        if jax_seam.none_if_zero(t) is not None
-        and not isinstance(t, SymbolicZero)
-        and getattr(t, "dtype", None) != jax.dtypes.float0  # jax.jvp hands on Python numbers
-    ]
+    places = []
+    for i, t in enumerate(tangents):
+        is_zero = jax_seam.none_if_zero(t) is None or isinstance(t, SymbolicZero)
+        # jax.jvp hands on Python numbers.
+        if not is_zero and getattr(t, "dtype", None) != jax.dtypes.float0:
+            places.append(i)
+    return places
 
 
 def _of(
-    fn: Callable[..., Sequence[jax.Array]], primals: Arrays, places: Sequence[int]
+    fn: ArrayFunction, primals: Arrays, places: Sequence[int]
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """`fn` as a function of some of its arguments."""
     return lambda *some: tuple(fn(*replaced(primals, places, some)))
@@ -184,8 +183,8 @@ class _CustomVjp:
       opaque: as in `both_modes`.
     """
 
-    fn: Callable[..., Sequence[jax.Array]]
-    body: Callable[..., Sequence[jax.Array]]
+    fn: ArrayFunction
+    body: ArrayFunction
     rule: Callable[[Sequence[int]], Jaxpr | None]
     place: str
     opaque: str
@@ -215,7 +214,7 @@ class _CustomVjp:
 
     def _tangents(
         self, outs: Arrays, residuals: Arrays, tree: PyTreeDef, places: Sequence[int]
-    ) -> tuple[_Tangents, Sequence[jax.Array]]:
+    ) -> tuple[_Tangents, Arrays]:
         """The linear map from the tangents of arguments at some places to those of the results, and
         the traced values that `bwd` closes over, which are further residuals.
         """
@@ -275,15 +274,15 @@ class _Bwd:
         what is run later, under another trace, cannot close over them.
     """
 
-    pull: Callable[..., Arrays]
+    pull: ArrayFunction
     opaque: str
     count: int
     traced: ClosedJaxpr | None = None
-    held: Sequence[jax.Array] = ()
+    held: Arrays = ()
 
     @staticmethod
     def of(
-        pull: Callable[..., Arrays],
+        pull: ArrayFunction,
         residuals: Sequence[Aval],
         cotangents: Sequence[Aval],
         opaque: str,
@@ -295,11 +294,9 @@ class _Bwd:
         flat = functools.partial(_pulled, pull, count)
         traced = jax_seam.without_refs(jax_seam.jaxpr_of(flat, [*residuals, *cotangents]))
         held = list(filter(_is_traced, jax_seam.open_jaxpr(traced)[1]))
-        return _Bwd(pull, opaque, count, traced, held)
+        return _Bwd(pull, opaque, count, traced=traced, held=held)
 
-    def __call__(
-        self, known: Sequence[jax.Array], cotangents: Sequence[jax.Array | None]
-    ) -> Arrays:
+    def __call__(self, known: Arrays, cotangents: Sequence[jax.Array | None]) -> Arrays:
         """The cotangents of the arguments, from the residuals and what else is held."""
         residuals, held = list(known[: self.count]), iter(known[self.count :])
         is_whole = all(c is not None for c in cotangents)
@@ -312,7 +309,7 @@ class _Bwd:
         return _arrays(_run(jaxpr, [*residuals, *cotangents], self.opaque))
 
 
-def _pulled(pull: Callable[..., Arrays], count: int, *arrays: jax.Array) -> Arrays:
+def _pulled(pull: ArrayFunction, count: int, *arrays: jax.Array) -> Arrays:
     """`pull` of arrays, of which the first are residuals."""
     return pull(arrays[:count], arrays[count:])
 
@@ -335,8 +332,8 @@ class _Call:
       effects: of the call.
     """
 
-    fn: Callable[..., Sequence[jax.Array]]
-    body: Callable[..., Sequence[jax.Array]]
+    fn: ArrayFunction
+    body: ArrayFunction
     moved: Callable[..., tuple[Arrays, list[jax.Array | None]]]
     place: str
     opaque: str
@@ -366,13 +363,9 @@ class _Call:
             over = jax_seam.mapped(lambda xs, ts: one(xs, moving=ts), axis, (list(dims), of_moving))
             return over(list(primals), list(moving))
 
-        return dataclasses.replace(
-            self,
-            fn=jax_seam.mapped(self.fn, axis, tuple(dims)),
-            body=jax_seam.mapped(self.body, axis, tuple(dims)),
-            moved=moved,
-            avals=[jax_seam.mapped_aval(aval, axis) for aval in self.avals],
-        )
+        fn, body = (jax_seam.mapped(f, axis, tuple(dims)) for f in (self.fn, self.body))
+        avals = [jax_seam.mapped_aval(aval, axis) for aval in self.avals]
+        return dataclasses.replace(self, fn=fn, body=body, moved=moved, avals=avals)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -387,8 +380,8 @@ class _Tangents:
       avals: of the tangents of the results.
     """
 
-    pulled: Callable[..., Arrays]
-    pushed: Callable[..., Arrays]
+    pulled: ArrayFunction
+    pushed: ArrayFunction
     count: int
     avals: Sequence[Aval]
 
@@ -396,12 +389,10 @@ class _Tangents:
         """The map under vmap: tangents have the batch first, residuals where it is."""
         residuals = list(dims[: self.count])
         each = (*residuals, *(0 for _ in dims[self.count :]))
-        return _Tangents(
-            pulled=jax_seam.mapped(self.pulled, axis, (residuals, 0)),
-            pushed=jax_seam.mapped(self.pushed, axis, each),
-            count=self.count,
-            avals=[jax_seam.mapped_aval(aval, axis) for aval in self.avals],
-        )
+        pulled = jax_seam.mapped(self.pulled, axis, (residuals, 0))
+        pushed = jax_seam.mapped(self.pushed, axis, each)
+        avals = [jax_seam.mapped_aval(aval, axis) for aval in self.avals]
+        return dataclasses.replace(self, pulled=pulled, pushed=pushed, avals=avals)
 
 
 def _call_transpose(
@@ -442,7 +433,8 @@ def _tangent_jvp(primals: Arrays, tangents: Sequence[Tangent], *, rule: _Tangent
     outs = _tangent.bind(*primals, rule=rule)
     by_residuals = [i for i in _moving(tangents) if i < rule.count]
     if by_residuals:
-        at, given = ([values[i] for i in by_residuals] for values in (primals, tangents))
+        at = [primals[i] for i in by_residuals]
+        given = [tangents[i] for i in by_residuals]
         parts.append(jax.jvp(_of(rule.pushed, primals, by_residuals), at, given)[1])
     if any(i >= rule.count for i in _moving(tangents)):
         moved = map(jax_seam.full_tangent, tangents[rule.count :])
@@ -573,7 +565,7 @@ def _as_call(eqn: Eqn, opaque: str) -> Callable[..., PyTree]:
 def _as_custom_jvp(eqn: Eqn, opaque: str) -> Callable[..., PyTree]:
     """A call of a jax.custom_jvp, whose rule may call a jax.custom_vjp."""
     fn = jax_seam.as_function(eqn)
-    call: Any = jax.custom_jvp(jax_seam.function_of(jax_seam.inner_jaxprs(eqn)[0]))
+    call = jax.custom_jvp(jax_seam.function_of(jax_seam.inner_jaxprs(eqn)[0]))
 
     @functools.partial(call.defjvp, symbolic_zeros=True)
     def _rule(primals: Arrays, tangents: Sequence[Tangent]) -> Any:

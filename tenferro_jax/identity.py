@@ -58,11 +58,6 @@ def typed_key(value: object) -> Hashable:
     return writer.text(value, "payload"), *writer.held
 
 
-def _is_integers(value: object) -> bool:
-    """Whether a value is a tuple of Python ints, such as axes and shapes: these are most tuples."""
-    return type(value) is tuple and _INTEGERS.issuperset(map(type, value))
-
-
 class Writer:
     """Writes values as canonical JSON text, and refuses those that no payload may hold.
 
@@ -87,7 +82,7 @@ class Writer:
         if kind in LEAF_TEXTS:
             return LEAF_TEXTS[kind](value)
         if isinstance(value, tuple) and kind is tuple:
-            if _is_integers(value):
+            if _INTEGERS.issuperset(map(type, value)):  # axes and shapes, which most tuples are
                 return integers_text(value)
             items = [self.text(x, f"{where}[{i}]") for i, x in enumerate(value)]
             return f"[{','.join(items)}]"
@@ -217,7 +212,7 @@ def _read_only(leaf: object) -> Any:
             return leaf
     if not is_plain_array(leaf):
         return leaf
-    array: Any = np.asarray(leaf)
+    array = np.asarray(leaf)
     return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
@@ -250,6 +245,8 @@ class Sealed(metaclass=Sealing):
 
     _key: Hashable = None
     _hash: int = 0
+    _writer: Callable[[], Writer] = Writer
+    """What makes the writer of the fields."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -276,7 +273,7 @@ class Sealed(metaclass=Sealing):
 
     def _seal(self) -> None:
         """Make the identity from the fields. Classes that hold more than fields override it."""
-        cls: Any = type(self)
+        cls = type(self)
         places, allowed = layout(cls)
         if not vars(self).keys() <= allowed:
             _require_fields_alone(cls, vars(self).keys() - allowed)
@@ -284,16 +281,13 @@ class Sealed(metaclass=Sealing):
         texts: list[str] = []
         for name, where, _ in places:
             value = getattr(self, name)
-            if type(value) not in LEAF_TEXTS and not _is_integers(value):
+            is_integers = type(value) is tuple and _INTEGERS.issuperset(map(type, value))
+            if not is_integers and type(value) not in LEAF_TEXTS:
                 sealed = map_leaves(value, _read_only, into_sealed=False)
                 if sealed is not value:
                     object.__setattr__(self, name, sealed)
             texts.append(writer.field(self, name, where))
         self._set_key((cls, *([",".join(texts)] if texts else []), *writer.held))
-
-    def _writer(self) -> Writer:
-        """What writes the fields."""
-        return Writer()
 
     def _set_key(self, key: Hashable) -> None:
         object.__setattr__(self, "_key", key)
@@ -328,7 +322,7 @@ class Sealed(metaclass=Sealing):
         return self
 
     def __reduce__(self) -> Any:
-        cls: Any = type(self)
+        cls = type(self)
         state = vars(self) | {name: getattr(self, name) for name, *_ in layout(cls).places}
         return _unpickled, (cls, {name: held for name, held in state.items() if name not in CACHED})
 

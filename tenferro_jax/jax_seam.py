@@ -78,6 +78,10 @@ class Assumptions(list[tuple[Any, Any, str]]):
 
 # --- what is read of JAX's objects, as types ----------------------------------------------------
 
+CONFIG: Any = jax.config
+"""JAX's settings, of whose names its types do not tell."""
+
+Function: TypeAlias = Callable[..., Any]
 Aval: TypeAlias = jax.core.ShapedArray
 LoweringContext: TypeAlias = mlir.LoweringRuleContext
 IrValue: TypeAlias = "ir.Value[Any]"
@@ -147,7 +151,7 @@ def make_primitive(
     jvp: Callable[..., object],
     transpose: Callable[..., list[jax.Array | None]],
     batch: Callable[..., object],
-    lowering: Callable[..., Any] | None = None,
+    lowering: Function | None = None,
     effects: Callable[..., object] | None = None,
     series: Callable[..., Callable[..., object]] | None = None,
 ) -> Any:
@@ -170,8 +174,7 @@ def make_primitive(
     # One rule for all platforms, so that an export for several platforms has one call instead of a
     # switch over platforms.
     if series is not None:
-        rules: Any = jet.jet_rules
-        rules[p] = lambda primals, given, **params: jet.jet(
+        jet.jet_rules[p] = lambda primals, given, **params: jet.jet(
             series(**params), primals, given, factorial_scaled=False
         )
     mlir.register_lowering(p, lowering or mlir.lower_fun(impl, multiple_results=True))
@@ -255,12 +258,11 @@ def vary_together(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     union = frozenset().union(*(k.varying for k in kinds if k is not None))
     if not union:
         return list(arrays)
-    return [
-        jax.lax.pcast(a, tuple(union - k.varying), to="varying")
-        if k is not None and union - k.varying
-        else a
-        for a, k in zip(arrays, kinds, strict=True)
-    ]
+    cast = []
+    for array, kind in zip(arrays, kinds, strict=True):
+        more = tuple(union - kind.varying) if kind is not None else ()
+        cast.append(jax.lax.pcast(array, more, to="varying") if more else array)
+    return cast
 
 
 def vary_as(array: jax.Array, aval: Aval) -> jax.Array:
@@ -283,7 +285,7 @@ def batch_place(axis: Axis) -> Any:
     return None if set(manual) & set(name if isinstance(name, tuple) else (name,)) else name
 
 
-def mapped(fn: Callable[..., object], axis: Axis, dims: Sequence[Any]) -> Callable[..., Any]:
+def mapped(fn: Callable[..., object], axis: Axis, dims: Sequence[Any]) -> Function:
     """`fn` under the vmap whose batching rule was given `axis`, with the batch first in results."""
     return jax.vmap(
         fn,
@@ -400,8 +402,7 @@ def x64_elsewhere() -> bool:
 
 def x64_enabled() -> bool:
     """Whether 64-bit types are on in this thread."""
-    config: Any = jax.config
-    return bool(config.jax_enable_x64)
+    return bool(CONFIG.jax_enable_x64)
 
 
 def lower_as_call(
@@ -471,20 +472,18 @@ def split_call(
     short = {factor: f"f{i}" for i, factor in enumerate(factors)}
 
     def mappings(terms: Sequence[Sequence[str]]) -> tuple[ArrayMapping, ...]:
-        return tuple(ArrayMapping(*(short[factor] for factor in term)) for term in terms)
+        return tuple(ArrayMapping(*map(short.__getitem__, term)) for term in terms)
 
     def named(kind: str) -> tuple[str, ...]:
         return tuple(short[factor] for factor, its in factors.items() if its == kind)
 
     def partition(mesh: Any, args: Sequence[Any], outs: Sequence[Any]) -> Any:
-        specs = [[x.sharding.spec for x in side] for side in (args, outs)]
-        axes = axes_of(dict(mesh.shape), *specs)
+        given, made = [x.sharding.spec for x in args], [x.sharding.spec for x in outs]
+        axes = axes_of(dict(mesh.shape), given, made)
 
         def places(terms: Sequence[Sequence[str]]) -> tuple[jax.NamedSharding, ...]:
-            return tuple(
-                jax.NamedSharding(mesh, jax.P(*(axes.get(factor) for factor in term)))
-                for term in terms
-            )
+            specs = (jax.P(*map(axes.get, term)) for term in terms)
+            return tuple(jax.NamedSharding(mesh, spec) for spec in specs)
 
         fn = pieces(axes)
 
@@ -503,8 +502,7 @@ def split_call(
 
         return mesh, on_device, places(outputs), places(inputs)
 
-    config: Any = jax.config
-    precision = config.jax_default_matmul_precision
+    precision = CONFIG.jax_default_matmul_precision
     call = custom_partitioning(whole)
     sharding_rule = SdyShardingRule(
         mappings(inputs),
@@ -696,7 +694,7 @@ def closed(jaxpr: ClosedJaxpr, constants: Sequence[object]) -> ClosedJaxpr:
     return jexc.ClosedJaxpr(inner, list(constants)) if constants else jaxpr
 
 
-def jaxpr_of(flat: Callable[..., Any], avals: Sequence[Aval]) -> ClosedJaxpr:
+def jaxpr_of(flat: Function, avals: Sequence[Aval]) -> ClosedJaxpr:
     """That of a function of arrays with these avals, which returns a list. jax.make_jaxpr takes
     twice as long where a function is small.
     """
@@ -706,7 +704,7 @@ def jaxpr_of(flat: Callable[..., Any], avals: Sequence[Aval]) -> ClosedJaxpr:
     return jexc.ClosedJaxpr(jaxpr, constants)
 
 
-def as_function(eqn: Eqn) -> Callable[..., Any]:
+def as_function(eqn: Eqn) -> Function:
     """The function that an equation calls; calling it again also applies derivative rules."""
     params = eqn.primitive.get_bind_params(eqn.params)
     return lambda *xs: eqn.primitive.bind(*xs, **params)
@@ -715,7 +713,7 @@ def as_function(eqn: Eqn) -> Callable[..., Any]:
 def run_jaxpr(
     jaxpr: ClosedJaxpr,
     inputs: Sequence[object],
-    called: Callable[[Eqn], Callable[..., Any]],
+    called: Callable[[Eqn], Function],
 ) -> list[Any]:
     """The outputs of a jaxpr for values or tracers, with `called(eqn)` as the function of each
     equation's inputs.
@@ -758,7 +756,7 @@ def without_refs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     JAX can transpose a write to a ref only if it has linearized the `new_ref` together with it;
     the derivative rule of a primitive, and jax.linear_transpose, see the write alone.
     """
-    effects: Any = getattr(jaxpr, "effects", ())
+    effects = getattr(jaxpr, "effects", ())
     avals = [v.aval for v in open_jaxpr(jaxpr)[0].outvars]
     has_key = any(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended) for aval in avals)
     if not effects or set(effects) != {_makes_refs()} or has_key:
@@ -788,18 +786,18 @@ def without_refs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
         return jaxpr
 
 
-def only_needed(fn: Callable[..., Any], *args: jax.Array) -> Callable[..., Any]:
+def only_needed(fn: Function, *args: jax.Array) -> Function:
     """`fn` for arguments like these, without the equations that its results do not need."""
     jaxpr, constants = open_jaxpr(jax.make_jaxpr(fn)(*args))
-    kept: Any = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)  # type: ignore[arg-type]
+    kept = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)  # type: ignore[arg-type]
     return lambda *xs: jax.core.eval_jaxpr(kept[0], constants, *xs)
 
 
 def recomputed(
-    fn: Callable[..., Any],
+    fn: Function,
     policy: Callable[..., bool] | None = None,
     prevent_cse: bool | tuple[bool, ...] = True,
-) -> Callable[..., Any]:
+) -> Function:
     """jax.checkpoint of a function that may be linear. With the flag jax_remat3 JAX 0.12 has no
     transpose of one: the primitive is bound that jax.checkpoint has without the flag.
     """
@@ -833,7 +831,7 @@ def with_inner(
     eqn: Eqn,
     run: Callable[[ClosedJaxpr, Sequence[object]], list[object]],
     known: MutableMapping[ClosedJaxpr, ClosedJaxpr] | None = None,
-) -> Callable[..., Any]:
+) -> Function:
     """The function that an equation calls, with `run(jaxpr, values)` instead of each jaxpr among
     its params; `known` keeps those that were traced so.
     """
@@ -887,22 +885,22 @@ def struct_beside(struct: jax.ShapeDtypeStruct, arrays: Sequence[jax.Array]) -> 
     union = frozenset().union(*(kind.varying for kind in kinds if kind is not None))
     if not union:
         return struct
-    mesh = next(m for m in (jax.typeof(x).sharding.mesh for x in arrays) if not m.empty)
-    return jax.ShapeDtypeStruct(
-        struct.shape,
-        struct.dtype,
-        sharding=jax.NamedSharding(mesh, jax.P(*[None] * len(struct.shape))),
-        manual_axis_type=jax.sharding.ManualAxisType(varying=union),
-    )
+    meshes = (jax.typeof(x).sharding.mesh for x in arrays)
+    mesh = next(mesh for mesh in meshes if not mesh.empty)
+    places = {
+        "sharding": jax.NamedSharding(mesh, jax.P(*[None] * len(struct.shape))),
+        "manual_axis_type": jax.sharding.ManualAxisType(varying=union),
+    }
+    return jax.ShapeDtypeStruct(struct.shape, struct.dtype, **places)
 
 
-def expansion(eqn: Eqn) -> Callable[..., Any]:
+def expansion(eqn: Eqn) -> Function:
     """The expansion of an equation of a hijax primitive into ordinary primitives."""
     primitive = eqn.params["_prim"]
     return lambda *xs: jax.tree.leaves(primitive.expand(*primitive.in_tree.unflatten(xs)))
 
 
-_HIJAX: Any = getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive  # JAX 0.10
+_HIJAX = getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive  # JAX 0.10
 
 _WRITTEN_ANEW = {
     "CustomJVPTraced": "custom_jvp_call",
@@ -942,12 +940,15 @@ def _body_written_anew(eqn: Eqn, primitive: Any) -> ClosedJaxpr:
     return jax.make_jaxpr(expansion(eqn))(*(struct_of(v.aval) for v in eqn.invars))
 
 
-def one_by_one(eqn: Eqn) -> Callable[..., Any]:
+def one_by_one(eqn: Eqn) -> Function:
     """The function of an equation that moves several arrays, with a call for each array."""
 
     def run(*xs: jax.Array) -> list[Any]:
-        each = [{k: v[i : i + 1] for k, v in eqn.params.items()} for i in range(len(xs))]
-        return [eqn.primitive.bind(x, **own)[0] for x, own in zip(xs, each, strict=True)]
+        moved = []
+        for i, x in enumerate(xs):
+            own = {name: each[i : i + 1] for name, each in eqn.params.items()}
+            moved += eqn.primitive.bind(x, **own)
+        return moved
 
     return run
 
@@ -1024,7 +1025,7 @@ def source_of(eqn: Eqn) -> tuple[str, pathlib.PurePath]:
     with the line in which it is written.
     """
     primitive = eqn.params.get("_prim")
-    held: Any = eqn.params.get("call_jaxpr", getattr(primitive, "traced", None))
+    held = eqn.params.get("call_jaxpr", getattr(primitive, "traced", None))
     if held is None:
         return type(primitive).__name__, pathlib.PurePath(type(primitive).__module__)
     inner = open_jaxpr(held.jaxpr if hasattr(held, "jaxpr") else held)[0]
@@ -1105,7 +1106,7 @@ def scan_counts(eqn: Eqn) -> tuple[int, int, int]:
 # --- functions that only newer versions have ------------------------------------------------------
 
 
-def comparison(name: str) -> Callable[..., Any]:
+def comparison(name: str) -> Function:
     """The lax function of a comparison: "lt" and the like, and "lt_to" for the total order, which
     exists only as a primitive.
     """

@@ -19,9 +19,7 @@ import numpy as np
 from . import jax_seam
 from .errors import Unsupported, first_line, reason_of
 from .jax_seam import Atom, ClosedJaxpr, Eqn
-from .shapes import is_inexact
-
-Arrays: TypeAlias = Sequence[jax.Array]
+from .shapes import ArrayFunction, Arrays, is_inexact
 
 FORWARD_MODE = "a rule for forward mode"
 """What an error needs where a reverse rule alone is there."""
@@ -37,7 +35,7 @@ class NotTransposed(Exception):
 
 
 def linear_transpose(
-    fn: Callable[..., Sequence[jax.Array]],
+    fn: ArrayFunction,
     like: Sequence[jax.ShapeDtypeStruct],
     cotangents: Arrays,
 ) -> list[jax.Array]:
@@ -71,7 +69,7 @@ def linear_transpose(
 
 
 def transpose_of_bwd(
-    bwd: Callable[..., Sequence[jax.Array]],
+    bwd: ArrayFunction,
     like: Sequence[jax.ShapeDtypeStruct],
     tangents: Arrays,
     place: str,

@@ -151,7 +151,7 @@ def greatest_byte(dtype: np.dtype) -> int:
         return 1
     if dtype.itemsize != 1 or dtype.kind in "iu":
         return 255
-    limits: Any = jax.numpy.iinfo if jax.dtypes.issubdtype(dtype, np.integer) else jax.numpy.finfo
+    limits = jax.numpy.iinfo if jax.dtypes.issubdtype(dtype, np.integer) else jax.numpy.finfo
     return int(2 ** limits(dtype).bits - 1)
 
 

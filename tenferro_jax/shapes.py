@@ -29,6 +29,10 @@ from .jax_seam import x64_enabled as x64_enabled
 PyTree: TypeAlias = object
 """An array, or tuples, lists and dicts of such: what JAX calls a pytree."""
 
+Arrays: TypeAlias = Sequence[jax.Array]
+ArrayFunction: TypeAlias = Callable[..., Arrays]
+"""A function of arrays that returns some."""
+
 
 class Shaped(Protocol):
     """Anything with dtype and shape: an array, a tracer, a ShapeDtypeStruct, a graph value."""

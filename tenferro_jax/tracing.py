@@ -21,7 +21,7 @@ from .graph.builder import GraphBuilder
 from .graph.graph import Graph, arguments
 from .graph.primitives import IN_BOTH_MODES, moving, of_one_mode, pulled, pushed
 from .jax_seam import Atom, Aval, Calls, ClosedJaxpr, Eqn, name_of
-from .shapes import PyTree, as_operand, errors_of_jax, require_x64_leaves, with_zeros
+from .shapes import Arrays, PyTree, as_operand, errors_of_jax, require_x64_leaves, with_zeros
 
 
 def trace(
@@ -212,7 +212,7 @@ class _Writer:
         fn, call = jax_seam.as_function(eqn), jax.custom_jvp(self._called(eqn))
 
         @call.defjvp
-        def _rule(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> Any:
+        def _rule(primals: Arrays, tangents: Arrays) -> Any:
             given = [tangents[i] for i in moving(primals)]
             outs, found = lowered(functools.partial(pushed, fn))(list(primals), given)
             return outs, with_zeros(found, outs)
@@ -226,8 +226,8 @@ class _Writer:
             return lowered(lambda *xs: pulled(fn, xs))(*xs)
 
         def backward(
-            pullback: Callable[..., Sequence[jax.Array]],
-            cotangents: Sequence[jax.Array],
+            pullback: Callable[..., Arrays],
+            cotangents: Arrays,
         ) -> tuple[Any, ...]:
             given = [cotangents[i] for i in moving(_avals(eqn.outvars))]
             found = lowered(

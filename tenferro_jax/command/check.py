@@ -45,7 +45,7 @@ def _imported(target: str) -> Any:
     """The object of package.module:name; for an op class an op of it."""
     module, _, name = target.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        found = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
         return found() if isinstance(found, type) and issubclass(found, ExtensionOp) else found

@@ -43,10 +43,8 @@ def inspect(chosen: argparse.Namespace) -> int:
     if content.startswith(GRAPH_MAGIC):
         where = f"graph {chosen.file}"
         parts = unpack(content, USUAL_LIMITS, where)
-        found = GraphReader(
-            parts, USUAL_LIMITS, skip_missing=True, trusted=chosen.trusted, where=where
-        ).read()
-        shown = _of_graph(found, parts.version)
+        reader = GraphReader(parts, USUAL_LIMITS, where, skip_missing=True, trusted=chosen.trusted)
+        shown = _of_graph(reader.read(), parts.version)
     else:
         where = f"exported program {chosen.file}"
         shown = _of_program(read_program(content, where, USUAL_LIMITS))
@@ -69,16 +67,27 @@ def _of_graph(graph: Graph, version: int) -> dict[str, Any]:
     missing = [op for op in ops if isinstance(op, MissingExtension)]
     calls = [(op.family_id, op.payload) for op in missing]
     calls += [(op.family_id, payload_json(op.op)) for op in graph.extensions]
-    return {
-        "kind": "graph",
-        "inputs": _named(graph.in_tree, graph.input_metas, "args"),
-        "outputs": _named(graph.out_tree, graph.output_metas, "out"),
-        "version": f"format {version}",
+    inputs = _named(graph.in_tree, graph.input_metas, "args")
+    outputs = _named(graph.out_tree, graph.output_metas, "out")
+    families, counts = _families(calls, calls), _counts(map(op_name, ops))
+    return _head("graph", inputs, outputs, f"format {version}") | {
         "constraints": list(symbol_constraints(graph.metas)),
         "guards": list(map(str, graph.guards)),
-        "extensions": _families(calls, calls),
-        "ops": dict(collections.Counter(map(op_name, ops)).most_common()),
+        "extensions": families,
+        "ops": counts,
     }
+
+
+def _head(
+    kind: str, inputs: dict[str, str], outputs: dict[str, str], version: str
+) -> dict[str, Any]:
+    """What both kinds of files have."""
+    return {"kind": kind, "inputs": inputs, "outputs": outputs, "version": version}
+
+
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    """How often each name occurs, the most frequent first."""
+    return dict(collections.Counter(names).most_common())
 
 
 def _nodes(graph: Graph) -> Iterator[Node]:
@@ -90,23 +99,26 @@ def _nodes(graph: Graph) -> Iterator[Node]:
 
 def _of_program(program: ExportedProgram) -> dict[str, Any]:
     manifest, exported = program.manifest, program.exported
-    calls = [[(c["family_id"], c["payload"]) for c in calls] for calls in manifest.extensions]
+    calls = [(c["family_id"], c["payload"]) for c in itertools.chain(*manifest.extensions)]
+    own = calls[: len(program.extensions)]
     promises = dict.fromkeys(manifest.custom_calls, "stable")
+    promises |= dict.fromkeys(manifest.unguaranteed, "no promise")
     convention = f"calling convention {exported.calling_convention_version}"
-    ops = read_module(exported.mlir_module_serialized).ops
+    version = f"JAX {manifest.jax}, {convention}; here is JAX {jax.__version__}"
+    counts = _counts(read_module(exported.mlir_module_serialized).ops)
+    families = _families(own, calls)
     args, _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
-    return {
-        "kind": "exported program",
-        "inputs": _named(jax.tree.structure(args), jax.tree.leaves(args), "args"),
-        "outputs": _named(exported.out_tree, exported.out_avals, "out"),
-        "version": f"JAX {manifest.jax}, {convention}; here is JAX {jax.__version__}",
-        "constraints": list(program.constraints),
-        "platforms": list(program.manifest.platforms),
+    inputs = _named(jax.tree.structure(args), jax.tree.leaves(args), "args")
+    outputs = _named(exported.out_tree, exported.out_avals, "out")
+    constraints, platforms = list(program.constraints), list(manifest.platforms)
+    return _head("exported program", inputs, outputs, version) | {
+        "constraints": constraints,
+        "platforms": platforms,
         "devices": exported.nr_devices,
         "vjp_order": program.vjp_order,
-        "extensions": _families(calls[0], list(itertools.chain(*calls))),
-        "custom_calls": promises | dict.fromkeys(manifest.unguaranteed, "no promise"),
-        "ops": dict(collections.Counter(ops).most_common()),
+        "extensions": families,
+        "custom_calls": promises,
+        "ops": counts,
     }
 
 
@@ -115,16 +127,18 @@ def _families(own: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[
     calls.
     """
     counts = collections.Counter(family for family, _ in calls)
-    return [
-        {
+    told = []
+    for family in sorted(counts):
+        payloads = dict.fromkeys(payload for name, payload in own if name == family)
+        facts = {
             "family_id": family,
             "version": parse_family_id(family).version,
             "calls": counts[family],
             "here": _known(family),
-            "payloads": list(dict.fromkeys(payload for name, payload in own if name == family)),
+            "payloads": list(payloads),
         }
-        for family in sorted(counts)
-    ]
+        told.append(facts)
+    return told
 
 
 def _known(family: str) -> str:

@@ -54,12 +54,12 @@ def compile_std_to_exec(graph: Graph) -> ExecProgram:
     site = here()
     chosen: dict[Any, Route] = {}
     routes = list(_routes(graph, site, chosen))
-    on_host = [
-        chosen[_application(node, graph)].kind is RouteKind.HOST
-        if isinstance(node.op, Extension)
-        else hasattr(node.op, "check_on_host")
-        for node in graph.nodes
-    ]
+    on_host = []
+    for node in graph.nodes:
+        if isinstance(node.op, Extension):
+            on_host.append(chosen[_application(node, graph)].kind is RouteKind.HOST)
+        else:
+            on_host.append(hasattr(node.op, "check_on_host"))
     return ExecProgram(graph, _steps(graph, on_host), routes)
 
 
@@ -91,10 +91,11 @@ def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
     """The compiled steps, found from the last to the first, so that it is known which values later
     ones read.
     """
-    nodes = [
-        Instruction(node.op, node.inputs, tuple(outs), tuple(graph.metas[i] for i in outs), ())
-        for node, outs in graph.steps()
-    ]
+    nodes = []
+    for node, outs in graph.steps():
+        metas = graph.metas[outs.start : outs.stop]
+        made = Instruction(node.op, node.inputs, outputs=tuple(outs), metas=metas, last_use=())
+        nodes.append(made)
     groups = _groups(graph, nodes, on_host)
     live, backwards = set(graph.outputs), list[Step]()
     for number, (group, host) in reversed([*enumerate(groups)]):
@@ -115,7 +116,8 @@ def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
             inputs = {i for n in instructions for i in n.inputs}.union(through) - written
             outputs = [*through, *sorted(written & after)]
         name = f"segment_{number}"
-        backwards.append(Segment(name, instructions, sorted(inputs), outputs, graph.metas))
+        segment = Segment(name, instructions, sorted(inputs), outputs, metas=graph.metas)
+        backwards.append(segment)
     return backwards[::-1]
 
 

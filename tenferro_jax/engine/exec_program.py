@@ -5,7 +5,7 @@ host calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import starmap
+from itertools import compress, starmap
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -20,7 +20,7 @@ from ..extension.primitive import apply
 from ..extension.routes import Route
 from ..graph.graph import Graph
 from ..ops.op import StdTensorOp, call
-from ..shapes import PyTree, TensorMeta, as_operand, struct, x64_enabled
+from ..shapes import Arrays, PyTree, TensorMeta, as_operand, struct, x64_enabled
 
 
 class Instruction(NamedTuple):
@@ -67,7 +67,7 @@ class Segment:
         self.compiled = self._jitted.lower(*(struct(metas[i]) for i in self.inputs)).compile()
         self._call: Callable[..., Any] = self.compiled
 
-    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
+    def __call__(self, *arrays: jax.Array) -> Arrays:
         """The output slots' values."""
         try:
             return self._call(*arrays)
@@ -109,7 +109,7 @@ class HostStep:
         self.instructions = (instruction,)
         self.inputs, self.outputs = instruction.inputs, instruction.outputs
 
-    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
+    def __call__(self, *arrays: jax.Array) -> Arrays:
         """The output slots' values, as jax arrays.
 
         Raises:
@@ -158,7 +158,7 @@ class ExecProgram:
     def __init__(self, graph: Graph, steps: Sequence[Step], routes: Sequence[Route]):
         self.graph, self.slots = graph, graph.metas
         self.steps, self.routes = tuple(steps), tuple(routes)
-        self._dying = [[i for i in dict.fromkeys(s.inputs) if _dies(s, i)] for s in self.steps]
+        self._dying = list(map(_dying, self.steps))
         self._x64, self._inputs = x64_enabled(), graph.input_metas
         self._alone = self.segments[0] if len(self.steps) == 1 and self.segments else None
 
@@ -189,7 +189,7 @@ class ExecProgram:
             self.graph.require_x64_values()
         return self.run(arrays)
 
-    def run(self, arrays: Sequence[jax.Array]) -> Any:
+    def run(self, arrays: Arrays) -> Any:
         """Run on flat arrays that are known to fit."""
         if self._alone is not None:
             return tree_unflatten(self.graph.out_tree, self._alone(*arrays))
@@ -242,11 +242,9 @@ def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
     return arrays, metas, traced
 
 
-def _dies(step: Step, slot: int) -> bool:
-    """Whether no later step needs a slot."""
-    return any(
-        last
-        for i in step.instructions
-        for s, last in zip(i.inputs, i.last_use, strict=True)
-        if s == slot
-    )
+def _dying(step: Step) -> list[int]:
+    """The slots that a step reads and no later one needs, in the order of the step's inputs."""
+    last_read: set[int] = set()
+    for instruction in step.instructions:
+        last_read.update(compress(instruction.inputs, instruction.last_use))
+    return [slot for slot in dict.fromkeys(step.inputs) if slot in last_read]

@@ -24,8 +24,8 @@ from jax.tree_util import PyTreeDef
 from ..both_modes import both_modes, needs_both_modes, replaced
 from ..errors import ADRuleError, Unsupported
 from ..jax_seam import Aval, only_needed, open_jaxpr, struct_beside, struct_of
-from ..linear import Arrays, NotTransposed, linear_transpose, transpose_of_bwd
-from ..shapes import TensorMeta, is_inexact, meta_of, struct
+from ..linear import NotTransposed, linear_transpose, transpose_of_bwd
+from ..shapes import Arrays, TensorMeta, is_inexact, meta_of, struct
 from .authored import filled, is_float0, jvp_of
 from .contract import (
     LOWERING,

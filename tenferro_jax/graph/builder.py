@@ -46,7 +46,8 @@ RULE_DEPTH = 3
 so on.
 """
 
-Row: TypeAlias = "Callable[[Reader, Eqn, Sequence[Value]], Sequence[Value]]"
+Values: TypeAlias = "Sequence[Value]"
+Row: TypeAlias = "Callable[[Reader, Eqn, Values], Values]"
 """How a primitive is recorded: (reader, equation, inputs) -> outputs."""
 
 PLAIN_PARAMS: dict[str, Any] = {
@@ -248,7 +249,7 @@ class GraphBuilder:
     def splice(
         self,
         graph: Graph,
-        inputs: Sequence[Value],
+        inputs: Values,
         change: Callable[[StdTensorOp], StdTensorOp] = lambda op: op,
     ) -> list[Value]:
         """Record the nodes of a graph on these inputs, with its rules and guards, each op replaced
@@ -277,7 +278,7 @@ class GraphBuilder:
 
     def build(
         self,
-        outputs: Sequence[Value],
+        outputs: Values,
         in_tree: jax.tree_util.PyTreeDef | None = None,
         out_tree: jax.tree_util.PyTreeDef | None = None,
     ) -> Graph:
@@ -308,20 +309,20 @@ class GraphBuilder:
                 number[first] = len(metas)
                 metas.append(self._metas[first])
                 first += 1
-        guards = [
-            *self._assumed,
-            *(guard for index in sorted(order) for guard in self._guards.get(index, ())),
-        ]
+        guards = list(self._assumed)
+        for index in sorted(order):
+            guards += self._guards.get(index, ())
+        numbers = tuple(number[v.index] for v in outputs)
         return Graph(
-            tuple(metas),
-            len(self._inputs),
-            tuple(nodes),
-            tuple(number[v.index] for v in outputs),
-            in_tree,
-            out_tree,
-            self.rules,
-            self.lost_rules,
-            tuple(guards),
+            metas=tuple(metas),
+            input_count=len(self._inputs),
+            nodes=tuple(nodes),
+            outputs=numbers,
+            in_tree=in_tree,
+            out_tree=out_tree,
+            rules=self.rules,
+            lost_rules=self.lost_rules,
+            guards=tuple(guards),
         )
 
 
@@ -359,7 +360,7 @@ class Reader:
     def read(
         self,
         closed: ClosedJaxpr,
-        inputs: Sequence[Value],
+        inputs: Values,
         caller: Eqn | None = None,
     ) -> list[Value]:
         """Record every equation of a jaxpr; returns the values of its outputs.
@@ -467,5 +468,5 @@ def refuse(primitive: str, given: str, needed: str, fix: str) -> Unsupported:
 _LIBRARIES = tuple(str(pathlib.Path(str(module.__file__)).parent) for module in (jax, jax_seam))
 
 
-def _extension(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _extension(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return reader.builder.add(eqn.params["op"], *inputs, rules=eqn.params["rules"])

@@ -103,9 +103,10 @@ class Graph(Sealed):
     lowered: ClassVar[Callable[[Graph], Graph]]
 
     def __post_init__(self) -> None:
-        for name in ("metas", "nodes", "outputs", "lost_rules"):
+        for name in ("metas", "nodes", "outputs", "lost_rules", "guards"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        object.__setattr__(self, "guards", canonical_guards(self.guards))
+        if self.guards:
+            object.__setattr__(self, "guards", canonical_guards(self.guards))
 
     def _seal(self) -> None:
         static = itertools.chain(static_keys(self.in_tree), static_keys(self.out_tree))
@@ -259,20 +260,19 @@ class Graph(Sealed):
             made.append((name, 0))
         for node, outs in self.steps():
             op, name = node.op, f"{prefix}{len(boxes)}"
-            boxes.append(
-                pictures.Box(
-                    name,
-                    pictures.kind_of(op),
-                    op_name(op),
-                    payload_texts(op),
-                    [str(self.metas[i]) for i in outs],
-                    [made[i] for i in node.inputs],
-                    {
-                        place: body._boxes(f"{name}_{k}_")
-                        for k, (place, body) in enumerate(named_bodies(op))
-                    },
-                )
+            types, inside = [str(self.metas[i]) for i in outs], {}
+            for k, (place, body) in enumerate(named_bodies(op)):
+                inside[place] = body._boxes(f"{name}_{k}_")
+            box = pictures.Box(
+                name=name,
+                kind=pictures.kind_of(op),
+                title=op_name(op),
+                fields=payload_texts(op),
+                types=types,
+                reads=[made[i] for i in node.inputs],
+                bodies=inside,
             )
+            boxes.append(box)
             made.extend((name, k) for k in range(len(outs)))
         for place, value in zip(leaf_names(self.out_tree), self.outputs, strict=True):
             name, title = f"{prefix}{len(boxes)}", f"return {place}".rstrip()
@@ -475,4 +475,6 @@ def named_bodies(op: StdTensorOp) -> list[tuple[str, Graph]]:
 
 def bodies(op: StdTensorOp) -> tuple[Graph, ...]:
     """The bodies of a control-flow op."""
+    if type(op) not in WITH_BODIES:
+        return ()
     return tuple(body for _, body in named_bodies(op))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from ..errors import shortened
@@ -80,13 +81,12 @@ class Box(NamedTuple):
 
 def mermaid(boxes: Sequence[Box]) -> str:
     """The boxes as a flowchart of Mermaid; bodies are subgraphs."""
-    drawn = "\n".join(["flowchart TD", *_lines(boxes)])
-    looks = [
-        f"  classDef {kind} fill:{fill},stroke:{border},color:{colour}"
-        for kind, (fill, border, colour) in LOOKS.items()
-        if f":::{kind}" in drawn
-    ]
-    return "\n".join([drawn, *looks]) + "\n"
+    lines = ["flowchart TD", *_lines(boxes)]
+    drawn = "\n".join(lines)
+    for kind, (fill, border, colour) in LOOKS.items():
+        if f":::{kind}" in drawn:
+            lines.append(f"  classDef {kind} fill:{fill},stroke:{border},color:{colour}")
+    return "\n".join(lines) + "\n"
 
 
 def _lines(boxes: Sequence[Box], indent: str = "  ") -> Iterator[str]:
@@ -103,10 +103,9 @@ def _lines(boxes: Sequence[Box], indent: str = "  ") -> Iterator[str]:
 
 def _quoted(text: str) -> str:
     # Mermaid reads marks of HTML and Markdown in labels, and codes of characters after #.
-    escaped = "".join(
-        c if c.isalnum() or c in " \n.,_-=>[]()':%" else f"#{ord(c)};"
-        for c in plain(text, kept="\n")
-    )
+    marks = " \n.,_-=>[]()':%"
+    told = plain(text, kept="\n")
+    escaped = "".join(c if c.isalnum() or c in marks else f"#{ord(c)};" for c in told)
     return '"' + escaped.replace("\n", "<br/>") + '"'
 
 
@@ -114,20 +113,26 @@ def model_explorer(boxes: Sequence[Box], namespace: str = "") -> Iterator[dict[s
     """The boxes as nodes of Model Explorer; a body is a layer, which opens by a click. The keys are
     those of `model_explorer.graph_builder`, in the package ai-edge-model-explorer.
     """
+
+    def attribute(name: str, value: str) -> dict[str, str]:
+        return {"key": name, "value": value}
+
     for box in boxes:
+        edges = [
+            {"sourceNodeId": name, "sourceNodeOutputId": str(k), "targetNodeInputId": str(i)}
+            for i, (name, k) in enumerate(box.reads)
+        ]
+        outputs = [
+            {"id": str(k), "attrs": [attribute("tensor_shape", shown)]}
+            for k, shown in enumerate(box.types)
+        ]
         yield {
             "id": box.name,
             "label": box.title,
             "namespace": namespace,
-            "attrs": [{"key": name, "value": value} for name, value in box.fields.items()],
-            "incomingEdges": [
-                {"sourceNodeId": name, "sourceNodeOutputId": str(k), "targetNodeInputId": str(i)}
-                for i, (name, k) in enumerate(box.reads)
-            ],
-            "outputsMetadata": [
-                {"id": str(k), "attrs": [{"key": "tensor_shape", "value": shown}]}
-                for k, shown in enumerate(box.types)
-            ],
+            "attrs": list(starmap(attribute, box.fields.items())),
+            "incomingEdges": edges,
+            "outputsMetadata": outputs,
         }
         for place, body in box.bodies.items():
             layer = f"{box.title} {box.name}, {place}"

@@ -37,8 +37,17 @@ from ..ops import (
     window,
 )
 from ..ops.op import StdTensorOp
-from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, struct, with_zeros
-from .builder import ROWS, GraphBuilder, Reader, Row, Value, described, refuse
+from ..shapes import (
+    ArrayFunction,
+    Arrays,
+    PyTree,
+    Shaped,
+    TensorMeta,
+    is_inexact,
+    struct,
+    with_zeros,
+)
+from .builder import ROWS, GraphBuilder, Reader, Row, Value, Values, described, refuse
 from .graph import Graph, LostRule, bodies
 
 T = TypeVar("T")
@@ -54,8 +63,8 @@ def _recorded(
     reader: Reader,
     eqn: Eqn,
     op: StdTensorOp,
-    inputs: Sequence[Value],
-) -> Sequence[Value]:
+    inputs: Values,
+) -> Values:
     """Record an equation as one op; JAX has inferred its outputs already."""
     return reader.builder.add(op, *inputs, metas=[described(v) for v in eqn.outvars])
 
@@ -116,7 +125,7 @@ def _elementwise(op: StdTensorOp) -> Row:
     are broadcast explicitly.
     """
 
-    def row(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+    def row(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
         shape = eqn.outvars[0].aval.shape
         return _recorded(reader, eqn, op, [_broadcast(reader.builder, v, shape) for v in inputs])
 
@@ -135,16 +144,16 @@ def _expanded(fn: Callable[..., PyTree]) -> Row:
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def _same(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _same(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return inputs
 
 
-def _inlined(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _inlined(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """A primitive that only calls a jaxpr."""
     return reader.read(jax_seam.inner_jaxprs(eqn)[0], inputs, eqn)
 
 
-def _recomputed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _recomputed(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """A part under jax.checkpoint. As in JAX, the recomputation waits for the backward pass;
     otherwise its nodes would be merged with those of the forward pass.
     """
@@ -153,7 +162,7 @@ def _recomputed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[V
     return _inlined(reader, eqn, inputs)
 
 
-def _expanded_primitive(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _expanded_primitive(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """A hijax primitive, read as its expansion. If it can have a derivative of its own, the loss of
     this derivative is noted.
     """
@@ -173,7 +182,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
         eqn: Eqn,
         inner: ClosedJaxpr,
         name: str,
-        inputs: Sequence[Value],
+        inputs: Values,
     ) -> StdTensorOp | str:
         try:
             if reader.rule_depth == 0:
@@ -189,7 +198,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
             return first_line(error)
         return cls(name, reader.sub_graph(inner, derivative_free=True), *rules)
 
-    def row(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+    def row(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
         inner = jax_seam.inner_jaxprs(eqn)[0]
         if reader.is_derivative_free:
             return reader.read(inner, inputs, eqn)
@@ -209,7 +218,7 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
     return row
 
 
-def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     given = "the forward-mode derivative of a custom_vjp function"
     fix = "Differentiate tenferro_jax.both_modes(f) in place of f."
     raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", fix)
@@ -218,16 +227,16 @@ def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Se
 IN_BOTH_MODES = ("both_modes_call", "both_modes_tangent")
 
 
-def of_one_mode(eqn: Eqn) -> Callable[..., Sequence[jax.Array]]:
+def of_one_mode(eqn: Eqn) -> ArrayFunction:
     """The call of a jax.custom_vjp that `both_modes` found, with its author's rules alone; or its
     tangents.
     """
     p = eqn.params
-    fn: Callable[..., Sequence[jax.Array]] = p["rule"].pushed if "rule" in p else p["call"].fn
+    fn: ArrayFunction = p["rule"].pushed if "rule" in p else p["call"].fn
     return fn
 
 
-def _in_both_modes(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _in_both_modes(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return reader.builder.inline(of_one_mode(eqn), *inputs)
 
 
@@ -237,10 +246,10 @@ def moving(values: Sequence[Shaped]) -> list[int]:
 
 
 def pushed(
-    fn: Callable[..., Sequence[jax.Array]],
-    primals: Sequence[jax.Array],
-    given: Sequence[jax.Array],
-) -> tuple[Sequence[jax.Array], list[jax.Array]]:
+    fn: ArrayFunction,
+    primals: Arrays,
+    given: Arrays,
+) -> tuple[Arrays, list[jax.Array]]:
     """(outputs, the tangents of those that have one) of a function, for the tangents of those of
     its inputs that have one.
     """
@@ -249,9 +258,7 @@ def pushed(
     return outs, [found[i] for i in moving(outs)]
 
 
-def pulled(
-    fn: Callable[..., Sequence[jax.Array]], xs: Sequence[jax.Array], fixed: Collection[int] = ()
-) -> tuple[Any, Any]:
+def pulled(fn: ArrayFunction, xs: Arrays, fixed: Collection[int] = ()) -> tuple[Any, Any]:
     """(outputs, the function of their cotangents), for the inputs that have tangents and are not
     fixed.
     """
@@ -259,13 +266,11 @@ def pulled(
     return jax.vjp(_of_parts(fn, xs, places), *(xs[i] for i in places))
 
 
-def _of_parts(
-    fn: Callable[..., T], xs: Sequence[jax.Array], places: Sequence[int]
-) -> Callable[..., T]:
+def _of_parts(fn: Callable[..., T], xs: Arrays, places: Sequence[int]) -> Callable[..., T]:
     return lambda *parts: fn(*replaced(xs, places, parts))
 
 
-def _fixed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> set[int]:
+def _fixed(reader: Reader, eqn: Eqn, inputs: Values) -> set[int]:
     """The inputs that are constants over which a function closes: JAX has no cotangent of them."""
     closed_over = range(jax_seam.closed_over(eqn))
     return {
@@ -275,8 +280,8 @@ def _fixed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> set[int]:
 
 def _jvp_rule(
     reader: Reader,
-    fn: Callable[..., Sequence[jax.Array]],
-    inputs: Sequence[Value],
+    fn: ArrayFunction,
+    inputs: Values,
     fixed: Collection[int],
 ) -> tuple[Graph]:
     """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp
@@ -293,8 +298,8 @@ def _jvp_rule(
 
 def _vjp_rule(
     reader: Reader,
-    fn: Callable[..., Sequence[jax.Array]],
-    inputs: Sequence[Value],
+    fn: ArrayFunction,
+    inputs: Values,
     fixed: Collection[int],
 ) -> tuple[Graph, Graph]:
     """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents ->
@@ -329,7 +334,7 @@ def _zeros(like: Shaped) -> jax.Array:
 # --- control flow ---------------------------------------------------------------------------------
 
 
-def _scan(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _scan(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     p = eqn.params
     constants, carried, _ = jax_seam.scan_counts(eqn)
     op = control.Scan(
@@ -343,7 +348,7 @@ def _scan(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     return reader.builder.add(op, *inputs)
 
 
-def _while(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _while(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     p = eqn.params
     tested, used = p["cond_nconsts"], p["body_nconsts"]
     predicate = jax_seam.open_jaxpr(p["cond_jaxpr"])[0].outvars[0].aval
@@ -364,20 +369,21 @@ def _while_any(p: Params, ndim: int, *xs: jax.Array) -> list[jax.Array]:
     tested, used = p["cond_nconsts"], p["body_nconsts"]
     holds, step = (jax_seam.function_of(p[name]) for name in ("cond_jaxpr", "body_jaxpr"))
 
-    def go_on(carry: Sequence[jax.Array]) -> jax.Array:
+    def go_on(carry: Arrays) -> jax.Array:
         return holds(*xs[:tested], *carry)[0].any()
 
-    def advanced(carry: Sequence[jax.Array]) -> list[jax.Array]:
+    def advanced(carry: Arrays) -> list[jax.Array]:
         (moves,) = holds(*xs[:tested], *carry)
-        return [
-            jax.lax.select(jax.lax.broadcast_in_dim(moves, old.shape, tuple(range(ndim))), new, old)
-            for new, old in zip(step(*xs[tested : tested + used], *carry), carry, strict=True)
-        ]
+        changed = []
+        for new, old in zip(step(*xs[tested : tested + used], *carry), carry, strict=True):
+            moves_here = jax.lax.broadcast_in_dim(moves, old.shape, tuple(range(ndim)))
+            changed.append(jax.lax.select(moves_here, new, old))
+        return changed
 
     return jax.lax.while_loop(go_on, advanced, list(xs[tested + used :]))
 
 
-def _platform_index(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _platform_index(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """The index of a `cond` that chooses by platform. It is not needed: outside Pallas kernels
     JAX's own ones have only one branch.
     """
@@ -391,7 +397,7 @@ def _platform_index(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequen
     return (reader.builder.constant(np.int32(0)),)
 
 
-def _cond(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _cond(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     platforms = eqn.params.get("branches_platforms")
     if platforms is not None:
         return reader.read(eqn.params["branches"][platforms.index(None)], inputs[1:], eqn)
@@ -415,32 +421,25 @@ def _plain_index(builder: GraphBuilder, index: Value, count: int) -> Value:
     return index
 
 
-def _linear_solve(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _linear_solve(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     counts, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
-    first, second, third, fourth = (
-        counts.matvec,
-        counts.vecmat,
-        counts.solve,
-        counts.transpose_solve,
-    )
     matvec, solve = reader.sub_graph(jaxprs.matvec), reader.sub_graph(jaxprs.solve)
-    transpose_solve = (
-        None if jaxprs.transpose_solve is None else reader.sub_graph(jaxprs.transpose_solve)
+    transpose_solve = None
+    if jaxprs.transpose_solve is not None:
+        transpose_solve = reader.sub_graph(jaxprs.transpose_solve)
+    op = control.LinearSolve(
+        matvec,
+        solve,
+        transpose_solve,
+        constant_counts=(counts.matvec, counts.solve, counts.transpose_solve),
+        symmetric=jaxprs.vecmat is jaxprs.matvec,
     )
-    start = first + second
-    parts = [
-        inputs[:first],
-        inputs[start : start + third],
-        inputs[start + third : start + third + fourth],
-    ]
-    symmetric = jaxprs.vecmat is jaxprs.matvec
-    op = control.LinearSolve(matvec, solve, transpose_solve, (first, third, fourth), symmetric)
-    return reader.builder.add(
-        op, *parts[0], *parts[1], *parts[2], *inputs[first + second + third + fourth :]
-    )
+    # Without the constants of vecmat, which is the transpose of matvec.
+    used = [*inputs[: counts.matvec], *inputs[counts.matvec + counts.vecmat :]]
+    return reader.builder.add(op, *used)
 
 
-def _select_n(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _select_n(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     which, *cases = inputs
     builder, chosen = reader.builder, cases[-1]
     if which.dtype == np.dtype(bool):
@@ -463,7 +462,7 @@ def _select_n(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Val
 # --- structural and elementwise -------------------------------------------------------------------
 
 
-def _clamp(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _clamp(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     low, x, high = inputs
     return _recorded(reader, eqn, logic.Clamp(), [x, low, high])
 
@@ -488,18 +487,18 @@ def _pad(p: Params) -> StdTensorOp:
     return structural.Pad(*(zip(*config, strict=True) if config else ((), (), ())))
 
 
-def _reshape(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _reshape(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     order = payload(eqn.params["dimensions"])
     if order is not None:
         inputs = reader.builder.add(structural.Transpose(order), *inputs)
     return _reshape_to_output(reader, eqn, inputs)
 
 
-def _reshape_to_output(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _reshape_to_output(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return _recorded(reader, eqn, structural.Reshape(tuple(eqn.outvars[0].aval.shape)), inputs)
 
 
-def _conj(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _conj(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     (x,) = inputs
     dtype = np.dtype(eqn.outvars[0].aval.dtype)
     if x.dtype != dtype:  # lax.conj makes a real input complex
@@ -507,12 +506,12 @@ def _conj(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     return _recorded(reader, eqn, conversion.Conj(), [x])
 
 
-def _dimension(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _dimension(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     op = source.DimensionValue(eqn.params["dim"], np.dtype(eqn.outvars[0].aval.dtype))
     return _recorded(reader, eqn, op, inputs)
 
 
-def _empty(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _empty(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     """Memory that the other branch of a differentiated cond never reads; here zeros, because a
     graph has no undefined values.
     """
@@ -574,7 +573,7 @@ def _dot_general(p: Params) -> StdTensorOp:
     )
 
 
-def _scatter_update(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _scatter_update(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     if eqn.params["update_jaxpr"] is not None:
         raise refuse(
             "scatter",
@@ -589,32 +588,32 @@ _WINDOW: dict[str, Any] = {"sizes": "window_dimensions", "strides": "window_stri
 _CHOSEN = _WINDOW | {"of_maximum": lambda p: p["select_prim"].name == "ge"}
 
 
-def _reduce_window(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _reduce_window(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     body = reader.sub_graph(jax_seam.closed(eqn.params["jaxpr"], eqn.params["consts"]))
     return _fields(window.ReduceWindow, body=lambda _: body, **_WINDOW)(reader, eqn, inputs)
 
 
-def _reduce(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _reduce(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     return reader.builder.add(
         reduction.Reduce(reader.sub_graph(eqn.params["jaxpr"]), payload(eqn.params["dimensions"])),
         *inputs,
     )
 
 
-def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    p = eqn.params
-    op = sorting.ApproxTopK(
-        payload(p["k"]),
-        payload(p["reduction_dimension"]) % inputs[0].ndim,
-        float(p["recall_target"]),
-        p["is_max_k"],
-        payload(p["reduction_input_size_override"]),
-        p["aggregate_to_topk"],
+def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
+    axis = payload(eqn.params["reduction_dimension"]) % inputs[0].ndim
+    row = _fields(
+        sorting.ApproxTopK,
+        axis=lambda _: axis,
+        recall_target=lambda p: float(p["recall_target"]),
+        largest="is_max_k",
+        input_size_override="reduction_input_size_override",
+        aggregate="aggregate_to_topk",
     )
-    return _recorded(reader, eqn, op, inputs)
+    return row(reader, eqn, inputs)
 
 
-def _svd(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+def _svd(reader: Reader, eqn: Eqn, inputs: Values) -> Values:
     outs = reader.builder.add(
         linalg.Svd(eqn.params["full_matrices"], eqn.params["compute_uv"]), *inputs
     )
@@ -626,34 +625,112 @@ def _generator(cls: Callable[..., StdTensorOp]) -> Row:
 
 
 ROWS |= {
+    # ops without fields that take the operands as they are
+    **{
+        name: _plain(cls())
+        for name, cls in {
+            "add_any": arithmetic.Add,
+            "neg": arithmetic.Neg,
+            "abs": arithmetic.Abs,
+            "sign": arithmetic.Sign,
+            "floor": arithmetic.Floor,
+            "ceil": arithmetic.Ceil,
+            "not": logic.Not,
+            "population_count": logic.PopulationCount,
+            "clz": logic.CountLeadingZeros,
+            "is_finite": logic.IsFinite,
+            "log2": analytic.Log2,
+            "asin": analytic.Asin,
+            "acos": analytic.Acos,
+            "atan": analytic.Atan,
+            "sinh": analytic.Sinh,
+            "cosh": analytic.Cosh,
+            "asinh": analytic.Asinh,
+            "acosh": analytic.Acosh,
+            "atanh": analytic.Atanh,
+            "one_minus_square": analytic.OneMinusSquare,
+            "erf": special.Erf,
+            "erfc": special.Erfc,
+            "erf_inv": special.ErfInv,
+            "lgamma": special.Lgamma,
+            "digamma": special.Digamma,
+            "bessel_i0e": special.BesselI0e,
+            "bessel_i1e": special.BesselI1e,
+            "real": conversion.Real,
+            "imag": conversion.Imag,
+            "stop_gradient": source.StopGradient,
+            "optimization_barrier": source.OptimizationBarrier,
+            "dynamic_update_slice": indexing.DynamicUpdateSlice,
+            "cholesky": linalg.Cholesky,
+            "lu": linalg.Lu,
+            "householder_product": linalg.HouseholderProduct,
+            "tridiagonal_solve": linalg.TridiagonalSolve,
+            "random_unwrap": random.RandomUnwrap,
+        }.items()
+    },
+    # ops without fields whose operands get one shape
+    **{
+        name: _elementwise(cls())
+        for name, cls in {
+            "add": arithmetic.Add,
+            "sub": arithmetic.Sub,
+            "mul": arithmetic.Mul,
+            "div": arithmetic.Div,
+            "rem": arithmetic.Rem,
+            "max": arithmetic.Maximum,
+            "min": arithmetic.Minimum,
+            "nextafter": arithmetic.NextAfter,
+            "and": logic.And,
+            "or": logic.Or,
+            "xor": logic.Xor,
+            "shift_left": logic.ShiftLeft,
+            "shift_right_arithmetic": logic.ShiftRightArithmetic,
+            "shift_right_logical": logic.ShiftRightLogical,
+            "atan2": analytic.Atan2,
+            "pow": analytic.Pow,
+            "polygamma": special.Polygamma,
+            "zeta": special.Zeta,
+            "igamma": special.Igamma,
+            "igammac": special.Igammac,
+            "igamma_grad_a": special.IgammaGradA,
+            "random_gamma_grad": special.RandomGammaGrad,
+            "regularized_incomplete_beta": special.RegularizedIncompleteBeta,
+            "complex": conversion.Complex,
+            "random_fold_in": random.RandomFoldIn,
+        }.items()
+    },
+    # ops whose fields have the names of the params
+    **{
+        name: _fields(cls)
+        for name, cls in {
+            "reduce_precision": conversion.ReducePrecision,
+            "transpose": structural.Transpose,
+            "reduce_sum": reduction.ReduceSum,
+            "reduce_prod": reduction.ReduceProd,
+            "reduce_max": reduction.ReduceMax,
+            "reduce_min": reduction.ReduceMin,
+            "reduce_and": reduction.ReduceAnd,
+            "reduce_or": reduction.ReduceOr,
+            "reduce_xor": reduction.ReduceXor,
+            "cumsum": reduction.CumSum,
+            "cumprod": reduction.CumProd,
+            "cummax": reduction.CumMax,
+            "cummin": reduction.CumMin,
+            "cumlogsumexp": reduction.CumLogSumExp,
+            "top_k": sorting.TopK,  # stable, also where that was not asked for
+            "lu_pivots_to_permutation": linalg.LuPivotsToPermutation,
+            "qr": linalg.Qr,
+            "eigh": linalg.Eigh,
+            "triangular_solve": linalg.TriangularSolve,
+            "random_bits": random.RandomBits,
+            "random_split": random.RandomSplit,
+            "random_gamma": random.RandomGamma,
+        }.items()
+    },
     # elementwise
-    "add": _elementwise(arithmetic.Add()),
-    "add_any": _plain(arithmetic.Add()),
-    "sub": _elementwise(arithmetic.Sub()),
-    "mul": _elementwise(arithmetic.Mul()),
-    "div": _elementwise(arithmetic.Div()),
-    "rem": _elementwise(arithmetic.Rem()),
-    "max": _elementwise(arithmetic.Maximum()),
-    "min": _elementwise(arithmetic.Minimum()),
-    "neg": _plain(arithmetic.Neg()),
-    "abs": _plain(arithmetic.Abs()),
-    "sign": _plain(arithmetic.Sign()),
-    "floor": _plain(arithmetic.Floor()),
-    "ceil": _plain(arithmetic.Ceil()),
     "round": _op(
         lambda p: arithmetic.Round(p["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN)
     ),
-    "nextafter": _elementwise(arithmetic.NextAfter()),
-    "and": _elementwise(logic.And()),
-    "or": _elementwise(logic.Or()),
-    "xor": _elementwise(logic.Xor()),
-    "not": _plain(logic.Not()),
-    "shift_left": _elementwise(logic.ShiftLeft()),
-    "shift_right_arithmetic": _elementwise(logic.ShiftRightArithmetic()),
-    "shift_right_logical": _elementwise(logic.ShiftRightLogical()),
-    "population_count": _plain(logic.PopulationCount()),
-    "clz": _plain(logic.CountLeadingZeros()),
-    "is_finite": _plain(logic.IsFinite()),
     **{d.value: _elementwise(logic.Compare(d)) for d in logic.Direction},
     **{
         f"{name}_to": _elementwise(logic.Compare(logic.Direction(f"{name}_to")))
@@ -679,53 +756,20 @@ ROWS |= {
             "tanh": analytic.Tanh,
         }.items()
     },
-    "log2": _plain(analytic.Log2()),
-    "asin": _plain(analytic.Asin()),
-    "acos": _plain(analytic.Acos()),
-    "atan": _plain(analytic.Atan()),
-    "atan2": _elementwise(analytic.Atan2()),
-    "sinh": _plain(analytic.Sinh()),
-    "cosh": _plain(analytic.Cosh()),
-    "asinh": _plain(analytic.Asinh()),
-    "acosh": _plain(analytic.Acosh()),
-    "atanh": _plain(analytic.Atanh()),
-    "pow": _elementwise(analytic.Pow()),
     "integer_pow": _fields(analytic.IntegerPow, exponent="y"),
     "square": lambda reader, eqn, inputs: _recorded(
         reader, eqn, arithmetic.Mul(), [*inputs, *inputs]
     ),
-    "one_minus_square": _plain(analytic.OneMinusSquare()),
     "polynomial": _expanded(_polynomial),
-    "erf": _plain(special.Erf()),
-    "erfc": _plain(special.Erfc()),
-    "erf_inv": _plain(special.ErfInv()),
-    "lgamma": _plain(special.Lgamma()),
-    "digamma": _plain(special.Digamma()),
-    "polygamma": _elementwise(special.Polygamma()),
-    "zeta": _elementwise(special.Zeta()),
-    "igamma": _elementwise(special.Igamma()),
-    "igammac": _elementwise(special.Igammac()),
-    "igamma_grad_a": _elementwise(special.IgammaGradA()),
-    "random_gamma_grad": _elementwise(special.RandomGammaGrad()),
-    "bessel_i0e": _plain(special.BesselI0e()),
-    "bessel_i1e": _plain(special.BesselI1e()),
-    "regularized_incomplete_beta": _elementwise(special.RegularizedIncompleteBeta()),
     "convert_element_type": _op(lambda p: conversion.Convert(np.dtype(p["new_dtype"]))),
     "bitcast_convert_type": _op(lambda p: conversion.BitcastConvert(np.dtype(p["new_dtype"]))),
-    "reduce_precision": _fields(conversion.ReducePrecision),
-    "real": _plain(conversion.Real()),
-    "imag": _plain(conversion.Imag()),
-    "complex": _elementwise(conversion.Complex()),
     "conj": _conj,
     # sources, gradient, compiler
     "iota": _fields(source.Iota, axis="dimension"),
     "iota_2x32_shape": _expanded(_counter),
     "dim_as_value": _dimension,
     **dict.fromkeys(("empty", "empty2"), _empty),
-    "stop_gradient": _plain(source.StopGradient()),
-    "optimization_barrier": _plain(source.OptimizationBarrier()),
     # structural
-    "transpose": _fields(structural.Transpose),
     "reshape": _reshape,
     "squeeze": _reshape_to_output,
     "expand_dims": _reshape_to_output,
@@ -749,21 +793,9 @@ ROWS |= {
         lambda p: contraction.Fft(jax.lax.FftType(p["fft_type"]).name, payload(p["fft_lengths"]))
     ),
     # reduction
-    "reduce_sum": _fields(reduction.ReduceSum),
-    "reduce_prod": _fields(reduction.ReduceProd),
-    "reduce_max": _fields(reduction.ReduceMax),
-    "reduce_min": _fields(reduction.ReduceMin),
-    "reduce_and": _fields(reduction.ReduceAnd),
-    "reduce_or": _fields(reduction.ReduceOr),
-    "reduce_xor": _fields(reduction.ReduceXor),
     "reduce": _reduce,
     "argmax": _op(lambda p: reduction.ArgMax(payload(p["axes"][0]), np.dtype(p["index_dtype"]))),
     "argmin": _op(lambda p: reduction.ArgMin(payload(p["axes"][0]), np.dtype(p["index_dtype"]))),
-    "cumsum": _fields(reduction.CumSum),
-    "cumprod": _fields(reduction.CumProd),
-    "cummax": _fields(reduction.CumMax),
-    "cummin": _fields(reduction.CumMin),
-    "cumlogsumexp": _fields(reduction.CumLogSumExp),
     "reduce_window_sum": _fields(window.ReduceWindowSum, **_WINDOW),
     "reduce_window_max": _fields(window.ReduceWindowMax, **_WINDOW),
     "reduce_window_min": _fields(window.ReduceWindowMin, **_WINDOW),
@@ -772,7 +804,6 @@ ROWS |= {
     "select_and_gather_add": _fields(window.SelectAndGatherAdd, **_CHOSEN),
     # sorting and indexing
     "sort": _fields(sorting.Sort, axis="dimension"),
-    "top_k": _fields(sorting.TopK),  # stable, also where that was not asked for
     "approx_top_k": _approx_top_k,
     "gather": _fields(indexing.Gather, out_of_bounds="mode"),
     **{
@@ -787,29 +818,15 @@ ROWS |= {
     },
     "scatter": _scatter_update,
     "dynamic_slice": _fields(indexing.DynamicSlice, sizes="slice_sizes"),
-    "dynamic_update_slice": _plain(indexing.DynamicUpdateSlice()),
     # linear algebra
-    "cholesky": _plain(linalg.Cholesky()),
-    "lu": _plain(linalg.Lu()),
-    "lu_pivots_to_permutation": _fields(linalg.LuPivotsToPermutation),
-    "qr": _fields(linalg.Qr),
-    "householder_product": _plain(linalg.HouseholderProduct()),
     "svd": _svd,
-    "eigh": _fields(linalg.Eigh),
     "eig": _fields(
         linalg.Eig, left="compute_left_eigenvectors", right="compute_right_eigenvectors"
     ),
-    "triangular_solve": _fields(linalg.TriangularSolve),
-    "tridiagonal_solve": _plain(linalg.TridiagonalSolve()),
     # random bits
     "random_seed": _generator(random.RandomSeed),
     "random_wrap": _generator(random.RandomWrap),
-    "random_unwrap": _plain(random.RandomUnwrap()),
-    "random_bits": _fields(random.RandomBits),
-    "random_split": _fields(random.RandomSplit),
-    "random_fold_in": _elementwise(random.RandomFoldIn()),
     "random_clone": _same,
-    "random_gamma": _fields(random.RandomGamma),
     "rng_bit_generator": _op(
         lambda p: random.RngBitGenerator(
             payload(p["shape"]), np.dtype(p["dtype"]), jax.lax.RandomAlgorithm(p["algorithm"]).name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
 
 import jax
 import numpy as np
@@ -41,7 +40,7 @@ def op_text(op: StdTensorOp) -> str:
 
 def payload_texts(op: StdTensorOp) -> dict[str, str]:
     """The text of each field of an op that has not its default."""
-    held: Any = op.op if isinstance(op, Extension) else op
+    held = op.op if isinstance(op, Extension) else op
     fields = dataclasses.fields(held) if dataclasses.is_dataclass(held) else ()
     return {f.name: value_text(getattr(held, f.name)) for f in fields if not _has_default(held, f)}
 

@@ -20,10 +20,11 @@ from ..shapes import TensorMeta, is_inexact
 from .graph import Graph, bodies
 
 Metas = Sequence[TensorMeta]
+Signature = tuple[TensorMeta, ...]
 
 
 def infer(
-    op: StdTensorOp, metas: tuple[TensorMeta, ...], known: Sequence[TensorMeta] | None = None
+    op: StdTensorOp, metas: Signature, known: Sequence[TensorMeta] | None = None
 ) -> tuple[Sequence[TensorMeta], tuple[Guard, ...]]:
     """dtype and shape of each output of a node, and the guards under which they are correct.
 
@@ -52,7 +53,7 @@ def infer(
     return known, ()
 
 
-def _scan(op: Scan, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _scan(op: Scan, inputs: Metas) -> Signature:
     for name, value, least in (("length", op.length, 0), ("unroll", op.unroll, 1)):
         if not is_symbolic_dim(value) and value < least:
             raise _payload("Scan", f"{name}={value}", f"{least} or more")
@@ -76,7 +77,7 @@ def _scan(op: Scan, inputs: Metas) -> tuple[TensorMeta, ...]:
     )
 
 
-def _while(op: While, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _while(op: While, inputs: Metas) -> Signature:
     tested, used, carry = _split(
         "While",
         inputs,
@@ -91,7 +92,7 @@ def _while(op: While, inputs: Metas) -> tuple[TensorMeta, ...]:
     return carry
 
 
-def _cond(op: Cond, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _cond(op: Cond, inputs: Metas) -> Signature:
     if not op.branches:
         raise _payload("Cond", "branches=()", "one graph or more")
     if tuple(inputs[:1]) != (TensorMeta(np.dtype(bool), ()),) or len(op.branches) != 2:
@@ -110,7 +111,7 @@ def _cond(op: Cond, inputs: Metas) -> tuple[TensorMeta, ...]:
     return outputs[0]
 
 
-def _reduce(op: Reduce | ReduceWindow, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _reduce(op: Reduce | ReduceWindow, inputs: Metas) -> Signature:
     scalars = [TensorMeta(meta.dtype, ()) for meta in inputs[: len(inputs) // 2]]
     where = type(op).__name__
     _agree(inputs[len(scalars) :], scalars, where, "initial value", "a scalar for each input")
@@ -124,7 +125,7 @@ def _reduce(op: Reduce | ReduceWindow, inputs: Metas) -> tuple[TensorMeta, ...]:
     return op.infer(*inputs)
 
 
-def _linear_solve(op: LinearSolve, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _linear_solve(op: LinearSolve, inputs: Metas) -> Signature:
     names = ("matvec", "solve", "transpose_solve")
     if op.transpose_solve is None and op.constant_counts[2]:
         counts = f"constant_counts={op.constant_counts}"
@@ -141,7 +142,7 @@ def _linear_solve(op: LinearSolve, inputs: Metas) -> tuple[TensorMeta, ...]:
     return b
 
 
-def _custom_jvp(op: CustomJvp, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _custom_jvp(op: CustomJvp, inputs: Metas) -> Signature:
     outs = _outputs("CustomJvp, body", op.body, inputs)
     results = _outputs("CustomJvp, jvp", op.jvp, (*inputs, *_moving(inputs)))
     _agree(
@@ -154,7 +155,7 @@ def _custom_jvp(op: CustomJvp, inputs: Metas) -> tuple[TensorMeta, ...]:
     return outs
 
 
-def _custom_vjp(op: CustomVjp, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _custom_vjp(op: CustomVjp, inputs: Metas) -> Signature:
     outs = _outputs("CustomVjp, body", op.body, inputs)
     results = _outputs("CustomVjp, forward", op.forward, inputs)
     _agree(
@@ -177,11 +178,11 @@ def _custom_vjp(op: CustomVjp, inputs: Metas) -> tuple[TensorMeta, ...]:
     return outs
 
 
-def _moving(metas: Metas) -> tuple[TensorMeta, ...]:
+def _moving(metas: Metas) -> Signature:
     return tuple(filter(is_inexact, metas))
 
 
-_SIGNATURES: Mapping[type[StdTensorOp], Callable[[Any, Metas], tuple[TensorMeta, ...]]] = {
+_SIGNATURES: Mapping[type[StdTensorOp], Callable[[Any, Metas], Signature]] = {
     Scan: _scan,
     While: _while,
     Cond: _cond,
@@ -193,7 +194,7 @@ _SIGNATURES: Mapping[type[StdTensorOp], Callable[[Any, Metas], tuple[TensorMeta,
 }
 
 
-def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, ...], ...]:
+def _split(where: str, inputs: Metas, **counts: int) -> tuple[Signature, ...]:
     """The inputs in groups whose sizes the payload gives, and the rest, the carried values."""
     groups, start = [], 0
     for name, count in counts.items():
@@ -208,7 +209,7 @@ def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, 
     return (*groups, tuple(inputs[start:]))
 
 
-def _outputs(where: str, body: Graph, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _outputs(where: str, body: Graph, inputs: Metas) -> Signature:
     """The output metas of a body graph for these inputs."""
     inputs = tuple(inputs)
     if inputs != body.input_metas and body.is_symbolic and len(inputs) == body.input_count:

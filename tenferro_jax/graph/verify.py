@@ -185,7 +185,9 @@ def _canonical(graph: Graph) -> Iterator[str]:
 
 def _inference(graph: Graph) -> Iterator[str]:
     guards = set(map(str, graph.guards))
-    applications = [(node.op, tuple(graph.metas[i] for i in node.inputs)) for node in graph.nodes]
+    applications = []
+    for node in graph.nodes:
+        applications.append((node.op, tuple([graph.metas[i] for i in node.inputs])))
     known = _inferred_together(applications)
     for i, (node, outs) in enumerate(graph.steps()):
         if isinstance(node.op, MissingExtension):
@@ -206,7 +208,7 @@ def _inference(graph: Graph) -> Iterator[str]:
             )
         yield from (
             f"{_name(i, node)} assumes {guard}"
-            for guard in canonical_guards(assumed)
+            for guard in (canonical_guards(assumed) if assumed else ())
             if str(guard) not in guards
         )
 
@@ -222,9 +224,10 @@ def _inferred_together(applications: Iterable[Application]) -> dict[Application,
     try:
         for op, metas in asked:
             require_inputs(op, metas)
+        structs = [list(map(struct, metas)) for _, metas in asked]
         found = jax.eval_shape(
             lambda inputs: [call(op, xs) for (op, _), xs in zip(asked, inputs, strict=True)],
-            [list(map(struct, metas)) for _, metas in asked],
+            structs,
         )
     except Exception:
         return {}

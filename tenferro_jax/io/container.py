@@ -265,13 +265,9 @@ def _read(text: bytes, body_bytes: int, where: str) -> Manifest:
             fix="Read the file with a later release of tenferro_jax, or with "
             "jax.export.deserialize.",
         )
-    manifest = Manifest(
-        found["jax"],
-        tuple(found["platforms"]),
-        tuple(map(tuple, found["extensions"])),
-        tuple(found["custom_calls"]),
-        tuple(found["unguaranteed"]),
-    )
+    extensions = tuple(map(tuple, found["extensions"]))
+    texts = {name: tuple(found[name]) for name in ("platforms", "custom_calls", "unguaranteed")}
+    manifest = Manifest(jax=found["jax"], extensions=extensions, **texts)
     # One text for each manifest: no key twice, no other keys.
     if _manifest_text(manifest, body_bytes) != text or not isinstance(manifest.jax, str):
         raise ValueError("another text than a writer writes")
@@ -282,12 +278,13 @@ def described(
     exported: jax.export.Exported, modules: Sequence[Module], jax_version: str
 ) -> Manifest:
     """The manifest of a program whose modules, the derivatives' after its own, were read."""
-    allowed = (check.is_custom_call() for check in exported.disabled_safety_checks)
-    inside = sorted({target for module in modules for target in module.custom_calls})
+    allowed = {check.is_custom_call() for check in exported.disabled_safety_checks}
+    inside = {target for module in modules for target in module.custom_calls}
+    extensions = tuple(module.extensions for module in modules)
     return Manifest(
-        jax_version,
-        tuple(exported.platforms),
-        tuple(module.extensions for module in modules),
-        tuple(inside),
-        tuple(sorted(set(inside).intersection(filter(None, allowed)))),
+        jax=jax_version,
+        platforms=tuple(exported.platforms),
+        extensions=extensions,
+        custom_calls=tuple(sorted(inside)),
+        unguaranteed=tuple(sorted(inside & allowed)),
     )

@@ -10,8 +10,8 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 
@@ -44,7 +44,49 @@ from .container import (
 )
 from .trees import as_jax_writes
 
-_TRANSFORMS = {"vmap": "vmap", "forward": "forward mode (jvp, jacfwd, hessian)"}
+
+class _Refusal(NamedTuple):
+    """Our error for a call that JAX refuses. Texts have places for the facts of the call: sizes,
+    needed_sizes, devices, needed_devices and said, JAX's own words.
+    """
+
+    kind: type[TenferroError]
+    given: str
+    needed: str
+    fix: str
+
+
+_OTHER_TRANSFORM = _Refusal(
+    Unsupported,
+    "a call under vmap",
+    "jit, or reverse mode: jax.export has no other transforms",
+    "Export with a symbolic batch size, or the transformed function. A graph has every transform: "
+    "save_graph(trace(f, ...)).",
+)
+_REFUSALS: Mapping[str, _Refusal] = {
+    "vmap": _OTHER_TRANSFORM,
+    "forward": _OTHER_TRANSFORM._replace(given="a call under forward mode (jvp, jacfwd, hessian)"),
+    "sizes": _Refusal(  # of symbols that JAX solves for
+        ShapeError,
+        "{sizes}",
+        "{needed_sizes}",
+        "Pass arrays of such sizes, or export again for others.",
+    ),
+    "devices": _Refusal(
+        Unsupported,
+        "a call on {devices}",
+        "{needed_devices}, the number that it was exported for",
+        "Put the arguments on a mesh of that many devices, with jax.device_put(x, "
+        "jax.NamedSharding(mesh, spec)).",
+    ),
+    "platforms": _Refusal(
+        Unsupported,
+        "{said}",
+        "one of its platforms",
+        "Move the arguments to a device of such a platform, or export with platforms=(...).",
+    ),
+}
+"""By what `refused_for` finds in JAX's error."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -128,64 +170,46 @@ class ExportedProgram:
           >>> total(jnp.ones(2)).item(), jax.grad(total)(jnp.ones(2)).tolist()
           (2.0, [1.0, 1.0])
         """
-        require_x64_leaves(args, "exported program")
+        where = "exported program"
+        require_x64_leaves(args, where)
         leaves, tree = jax.tree.flatten((args, {}))
         expected: Any = self.exported.in_tree
         if tree != expected:
             raise InvalidConfig(
-                where="exported program",
+                where=where,
                 given=f"arguments {tree}",
                 needed=str(expected),
                 fix="Nest the arguments as in the export."
                 if str(tree) != str(expected)
                 else "Export the function again: a class among its arguments was defined again.",
             )
-        declared, given = (
-            list(map(meta_of, xs))
-            for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves))
-        )
+        declared = list(map(meta_of, self.exported.in_avals))
+        given = [meta_of(as_operand(leaf, where)) for leaf in leaves]
         if declared != given:
-            sizes = solve_sizes(
-                declared, given, [f"exported program, input {i}" for i in range(len(leaves))]
-            )
-            require_constraints(self.constraints, sizes)
+            places = [f"{where}, input {i}" for i in range(len(leaves))]
+            require_constraints(self.constraints, solve_sizes(declared, given, places))
         try:
             return self.exported.call(*args)
         except (ValueError, NotImplementedError, TypeError) as error:
             why, devices = jax_seam.refused_for(error)
-            if why in _TRANSFORMS:
-                raise Unsupported(
-                    where="exported program",
-                    given=f"a call under {_TRANSFORMS[why]}",
-                    needed="jit, or reverse mode: jax.export has no other transforms",
-                    fix="Export with a symbolic batch size, or the transformed function. A graph "
-                    "has every transform: save_graph(trace(f, ...)).",
-                ) from error
-            if why == "sizes":  # of symbols that JAX solves for
-                raise ShapeError(
-                    where="exported program",
-                    given=", ".join(map(str, given)),
-                    needed=f"{', '.join(map(str, declared))}, each symbol 1 or "
-                    f"more{''.join(f', {text}' for text in self.constraints)}",
-                    fix="Pass arrays of such sizes, or export again for others.",
-                ) from error
-            if why == "devices":
-                raise Unsupported(
-                    where="exported program",
-                    given=f"a call on {counted(devices, 'device')}",
-                    needed=f"{counted(self.exported.nr_devices, 'device')}, the number that it was "
-                    f"exported for",
-                    fix="Put the arguments on a mesh of that many devices, with jax.device_put(x, "
-                    "jax.NamedSharding(mesh, spec)).",
-                ) from error
-            if why != "platforms":
+            if why not in _REFUSALS:
                 raise
-            raise Unsupported(
-                where="exported program",
-                given=first_line(error).rstrip("."),
-                needed="one of its platforms",
-                fix="Move the arguments to a device of such a platform, or export with "
-                "platforms=(...).",
+            limits = ["each symbol 1 or more", *self.constraints]
+            sizes = ", ".join(map(str, given))
+            needed_sizes = ", ".join([*map(str, declared), *limits])
+            facts = {
+                "sizes": sizes,
+                "needed_sizes": needed_sizes,
+                "devices": counted(devices, "device"),
+                "needed_devices": counted(self.exported.nr_devices, "device"),
+                "said": first_line(error).rstrip("."),
+            }
+            kind, found, needed, fix = _REFUSALS[why]
+            raise kind(
+                where=where,
+                given=found.format_map(facts),
+                needed=needed.format_map(facts),
+                fix=fix,
             ) from error
 
     def __repr__(self) -> str:
@@ -346,10 +370,8 @@ def _program(content: bytearray, where: str, manifest: Manifest) -> ExportedProg
     try:
         exported = jax.export.deserialize(content)  # reads from the front, without the footer
         found = orders(exported)
-        low, high = (
-            jax.export.minimum_supported_calling_convention_version,
-            jax.export.maximum_supported_calling_convention_version,
-        )
+        low = jax.export.minimum_supported_calling_convention_version
+        high = jax.export.maximum_supported_calling_convention_version
         for program in found:
             if not low <= program.calling_convention_version <= high:
                 raise ValueError(

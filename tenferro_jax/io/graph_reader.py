@@ -6,12 +6,14 @@ So a decoder checks only what takes memory or time, and what the two later check
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
@@ -49,13 +51,18 @@ class _Size(NamedTuple):
     depth: int = 0
 
 
+_EMPTY = _Size(nodes=0, depth=1)
+
+
+@dataclasses.dataclass
 class _Open:
     """A graph whose records are being read."""
 
-    def __init__(self, metas: list[TensorMeta], in_tree: PyTreeDef):
-        self.metas, self.input_count, self.in_tree = metas, len(metas), in_tree
-        self.nodes: list[Node] = []
-        self.size = _Size(0, 1)
+    metas: list[TensorMeta]
+    input_count: int
+    in_tree: PyTreeDef
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    size: _Size = _EMPTY
 
 
 class GraphReader:
@@ -64,15 +71,15 @@ class GraphReader:
     Args:
       content: content that passed the checks of the header.
       limits: the limits.
+      where: the first words of errors.
       skip_missing: whether extensions of unknown families become placeholders.
       trusted: whether installed packages may register their families.
-      where: the first words of errors.
     """
 
     _open: _Open
 
     def __init__(
-        self, content: Content, limits: Limits, skip_missing: bool, trusted: bool, where: str
+        self, content: Content, limits: Limits, where: str, *, skip_missing: bool, trusted: bool
     ):
         self._content, self._limits, self._where = content, limits, where
         self._skip_missing, self._trusted = skip_missing, trusted
@@ -84,7 +91,7 @@ class GraphReader:
         self._graphs: list[Graph] = []
         self._sizes: dict[int, _Size] = {}  # of each graph, by its id
         self._place = content.text.stop
-        self._scope: Any = None
+        self._scope: jax.export.SymbolicScope | None = None
         self._dimensions: dict[str, Any] = {}
         self._payloads: dict[int, str] = {}
         self._rules = NO_RULES
@@ -99,7 +106,7 @@ class GraphReader:
           MalformedFamilyId, Unsupported, InvalidConfig: an extension cannot be read.
           DTypeError: the graph has 64-bit values and 64-bit types are off.
         """
-        self._require("text_bytes", len(self._text))
+        self._limits.require("text_bytes", len(self._text), self._where)
         try:
             for number, line in enumerate(self._text.decode("ascii").splitlines(), 1):
                 self._line = number
@@ -135,9 +142,6 @@ class GraphReader:
 
     def _here(self) -> str:
         return f"{self._where}, line {self._line}" if self._line else self._where
-
-    def _require(self, limit: str, size: int) -> None:
-        self._limits.require(limit, size, self._here())
 
     # --- definitions ---
 
@@ -176,14 +180,14 @@ class GraphReader:
                 needed=f"one of the {len(OPS)} standard ops of this release",
                 fix="Use the release that wrote the file, or a later one.",
             )
-        cls: Any = OPS[name]
         tags: Mapping[str, Callable[[Any], Any]] = {
             "tensor": self._tensors.__getitem__,
             "graph": self._graphs.__getitem__,
             "dimension": self._symbolic,
-            "enum": lambda said: ENUMS[said[0]].__members__[said[1]],
+            "enum": _member,
         }
-        self._ops.append(cls(**{field: read_value(plain, tags) for field, plain in fields.items()}))
+        values = {field: read_value(plain, tags) for field, plain in fields.items()}
+        self._ops.append(OPS[name](**values))
 
     def _extension(
         self, family_id: str, payload: str, levels: list[list[object]], outputs: object
@@ -198,7 +202,10 @@ class GraphReader:
             text = json.dumps(levels, separators=(",", ":"))
             self._ops.append(MissingExtension(family_id, payload, text, _natural(outputs)))
             return
-        op = map_leaves(self._decoded(family_id, payload), self._in_scope)
+        op = map_leaves(
+            self._decoded(family_id, payload),
+            lambda leaf: self._symbolic(str(leaf)) if is_symbolic_dim(leaf) else leaf,
+        )
         carrier = Extension(op, batching)
         self._payloads[id(carrier)] = payload
         self._ops.append(carrier)
@@ -236,15 +243,16 @@ class GraphReader:
     # --- graphs ---
 
     def _graph(self, inputs: list[int], tree: object) -> None:
-        self._open = _Open([self._types[number] for number in inputs], structure_of(tree))
+        metas = [self._types[number] for number in inputs]
+        self._open = _Open(metas, len(metas), structure_of(tree))
 
     def _node(self, op: int, inputs: list[int], outputs: list[int]) -> None:
         graph, applied = self._open, self._ops[op]
         inside = [self._sizes[id(body)] for body in bodies(applied)]
         nodes = graph.size.nodes + 1 + sum(size.nodes for size in inside)
         depth = max([graph.size.depth, *(size.depth + 1 for size in inside)])
-        self._require("nodes", nodes)
-        self._require("nesting", depth)
+        self._limits.require("nodes", nodes, self._here())
+        self._limits.require("nesting", depth, self._here())
         graph.size = _Size(nodes, depth)
         graph.nodes.append(Node(applied, tuple(inputs), len(graph.metas)))
         graph.metas.extend([self._types[number] for number in outputs])
@@ -252,20 +260,21 @@ class GraphReader:
     def _return(
         self, outputs: list[int], tree: object, guards: list[list[object]], lost_rules: list[str]
     ) -> None:
-        graph = self._open
+        graph, assumed = self._open, []
+        for lhs, rhs in guards:
+            assumed.append(Guard(self._size(lhs), self._size(rhs), "a graph that was read"))
+        lost = tuple(LostRule(_word(name)) for name in lost_rules)
+        metas, nodes = tuple(graph.metas), tuple(graph.nodes)
         made = Graph(
-            tuple(graph.metas),
-            graph.input_count,
-            tuple(graph.nodes),
-            tuple(outputs),
-            graph.in_tree,
-            structure_of(tree),
-            NO_RULES,
-            tuple(LostRule(_word(name)) for name in lost_rules),
-            tuple(
-                Guard(self._size(lhs), self._size(rhs), "a graph that was read")
-                for lhs, rhs in guards
-            ),
+            metas=metas,
+            input_count=graph.input_count,
+            nodes=nodes,
+            outputs=tuple(outputs),
+            in_tree=graph.in_tree,
+            out_tree=structure_of(tree),
+            rules=NO_RULES,
+            lost_rules=lost,
+            guards=tuple(assumed),
         )
         self._graphs.append(made)
         self._sizes[id(made)] = graph.size
@@ -282,9 +291,6 @@ class GraphReader:
             self._dimensions[word] = read_dimension(word, self._scope)
         return self._dimensions[word]
 
-    def _in_scope(self, leaf: object) -> Any:
-        return self._symbolic(str(leaf)) if is_symbolic_dim(leaf) else leaf
-
 
 _RECORDS: Mapping[str, Callable[..., None]] = {
     "constraints": GraphReader._constraints,
@@ -296,6 +302,12 @@ _RECORDS: Mapping[str, Callable[..., None]] = {
     "node": GraphReader._node,
     "return": GraphReader._return,
 }
+
+
+def _member(said: list[str]) -> Any:
+    """The enum member of the names of its class and its own."""
+    kind, name = said
+    return ENUMS[kind].__members__[name]
 
 
 def _natural(value: object) -> int:

@@ -44,29 +44,29 @@ def _key_dtypes() -> dict[str, Any]:
     }
 
 
-def value_dtype_name(dtype: object, where: str) -> str:
+def value_dtype_name(meta: TensorMeta) -> str:
     """The name of the dtype of a value in a graph, keys included.
 
     Raises:
       Unsupported: a key generator that is not one of JAX's own.
     """
-    if isinstance(dtype, np.dtype):
-        return dtype_name(dtype)
+    if isinstance(meta.dtype, np.dtype):
+        return dtype_name(meta.dtype)
     for name, known in _key_dtypes().items():
-        if known == dtype:
+        if known == meta.dtype:
             return name
     raise Unsupported(
-        where=f"to_wire, {where}", given=str(dtype), needed=f"a key of {', '.join(_GENERATORS)}"
+        where=f"to_wire, {meta}",
+        given=str(meta.dtype),
+        needed=f"a key of {', '.join(_GENERATORS)}",
     )
 
 
 def value_dtype(name: object) -> Any:
     """The dtype of a name; ValueError for other text."""
-    return (
-        _key_dtypes()[name]
-        if isinstance(name, str) and name in _key_dtypes()
-        else named_dtype(name)
-    )
+    if str(name).startswith("key<") and name in _key_dtypes():
+        return _key_dtypes()[str(name)]
+    return named_dtype(name)
 
 
 class GraphWriter:
@@ -91,7 +91,7 @@ class GraphWriter:
         self._types: dict[TensorMeta, int] = {}
         self._ops: dict[StdTensorOp, int] = {}
         self._graphs: dict[Sealed, int] = {}  # an equal one once
-        self._scope: Any = None
+        self._scope: jax.export.SymbolicScope | None = None
 
     def write(self, root: Graph) -> GraphWriter:
         """Record a graph: bodies first, to any depth.
@@ -128,21 +128,13 @@ class GraphWriter:
         return "".join(f"{line}\n" for line in self.lines)
 
     def _graph(self, graph: Graph) -> int:
-        lines = [
-            _text(
-                [
-                    "graph",
-                    [self._type(meta) for meta in graph.input_metas],
-                    self._tree(graph.in_tree, "arguments"),
-                ]
-            )
-        ]
+        inputs = list(map(self._type, graph.input_metas))
+        lines = [_text(["graph", inputs, self._tree(graph.in_tree, "arguments")])]
         seen: dict[tuple[int, tuple[int, ...]], StdTensorOp] = {}
         for node, outputs in graph.steps():
             op = self._op(node.op)
-            if (
-                seen.setdefault((op, node.inputs), node.op) != node.op
-            ):  # if they are equal, the graph breaks a rule of `verify`
+            # If they are equal, the graph breaks a rule of `verify`.
+            if seen.setdefault((op, node.inputs), node.op) != node.op:
                 raise InvalidConfig(
                     where="to_wire",
                     given=f"{node.op} twice on the same values, with two runtime sets",
@@ -150,25 +142,12 @@ class GraphWriter:
                     fix="Choose one with graph.with_runtimes(...), then trace graph.to_jax() "
                     "again.",
                 )
-            lines.append(
-                _text(
-                    ["node", op, list(node.inputs), [self._type(graph.metas[i]) for i in outputs]]
-                )
-            )
-        guards = [
-            [self._dimension(guard.lhs), self._dimension(guard.rhs)] for guard in graph.guards
-        ]
-        lines.append(
-            _text(
-                [
-                    "return",
-                    list(graph.outputs),
-                    self._tree(graph.out_tree, "results"),
-                    guards,
-                    [rule.name for rule in graph.lost_rules],
-                ]
-            )
-        )
+            types = [self._type(graph.metas[i]) for i in outputs]
+            lines.append(_text(["node", op, list(node.inputs), types]))
+        guards = [list(map(self._dimension, (guard.lhs, guard.rhs))) for guard in graph.guards]
+        lost = [rule.name for rule in graph.lost_rules]
+        tree = self._tree(graph.out_tree, "results")
+        lines.append(_text(["return", list(graph.outputs), tree, guards, lost]))
         return self._define("graph", "\n".join(lines))
 
     def _tree(self, tree: PyTreeDef, where: str) -> Any:
@@ -192,7 +171,7 @@ class GraphWriter:
         if number is None:
             shape = [self._dimension(size) for size in meta.shape]
             number = self._types[meta] = self._define(
-                "type", _text(["type", value_dtype_name(meta.dtype, str(meta)), shape])
+                "type", _text(["type", value_dtype_name(meta), shape])
             )
         return number
 
@@ -213,11 +192,8 @@ class GraphWriter:
 
     def _tensor(self, array: np.ndarray | np.generic) -> str:
         before = self._counts.get("tensor", 0)
-        number = self._define(
-            "tensor",
-            _text(["tensor", dtype_name(array.dtype), list(array.shape)]),
-            array_digest(array),
-        )
+        text = _text(["tensor", dtype_name(array.dtype), list(array.shape)])
+        number = self._define("tensor", text, array_digest(array))
         if number == before:
             self.tensors.append(array_bytes(array))
         return f'{{"tensor":{number}}}'

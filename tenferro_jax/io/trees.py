@@ -155,7 +155,7 @@ def as_jax_writes(tree: PyTreeDef) -> PyTreeDef:
     Raises:
       Unsupported: a class that was defined again with other fields since.
     """
-    node: Any = tree.node_data()
+    node = tree.node_data()
     if node is None:
         return tree
     kind, static = node
@@ -179,7 +179,7 @@ def _known_fields(cls: Any) -> list[list[str]] | None:
         return [list(cls._fields), []]
     if not dataclasses.is_dataclass(cls):
         return None
-    blank: Any = object.__new__(cls)  # type: ignore[arg-type]
+    blank = object.__new__(cls)  # type: ignore[arg-type]
     own = [field.name for field in dataclasses.fields(cls)]
     for name in own:
         object.__setattr__(blank, name, name)
@@ -250,8 +250,7 @@ def structure_json(tree: PyTreeDef, where: str) -> Any:
     """
 
     def of_class(node: PyTreeDef) -> list[Any]:
-        of_node: Any = node.node_data()
-        kind, static = of_node
+        kind, static = node.node_data()
         if kind is dict:
             raise Unsupported(
                 where=where,

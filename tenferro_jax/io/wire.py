@@ -80,7 +80,10 @@ def from_wire(
     where = "graph bytes"
     limits.require("file_bytes", memoryview(source).nbytes, where)
     content = unpack(bytes(source), limits, where)
-    return GraphReader(content, limits, skip_missing_extensions, trusted, where).read()
+    reader = GraphReader(
+        content, limits, where, skip_missing=skip_missing_extensions, trusted=trusted
+    )
+    return reader.read()
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
@@ -143,4 +146,7 @@ def load_graph(
     require_kind(limits, Limits, "load_graph", "Limits", "Leave it out for the usual.", "limits")
     where = f"graph {os.fspath(path)}"
     content = unpack(read_file(path, where, limits), limits, where)
-    return GraphReader(content, limits, skip_missing_extensions, trusted, where).read()
+    reader = GraphReader(
+        content, limits, where, skip_missing=skip_missing_extensions, trusted=trusted
+    )
+    return reader.read()

@@ -132,6 +132,7 @@ class Convolution(StdTensorOp):
             )
 
     def apply(self, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+        numbers = lax.ConvDimensionNumbers(self.lhs_spec, self.rhs_spec, self.out_spec)
         return lax.conv_general_dilated(
             lhs,
             rhs,
@@ -139,7 +140,7 @@ class Convolution(StdTensorOp):
             self.padding,
             self.lhs_dilation,
             self.rhs_dilation,
-            lax.ConvDimensionNumbers(self.lhs_spec, self.rhs_spec, self.out_spec),
+            numbers,
             self.feature_group_count,
             self.batch_group_count,
             _precision(self.precision),
@@ -164,11 +165,9 @@ class Fft(StdTensorOp, function=lax.fft):
         (x,) = operands
         real = "float" in str(x.dtype)
         last = x.shape[len(x.shape) - len(self.lengths) :]
-        wanted = (
-            (*self.lengths[:-1], self.lengths[-1] // 2 + 1)
-            if self.kind == "IRFFT" and self.lengths
-            else self.lengths
-        )
+        wanted = self.lengths
+        if self.kind == "IRFFT" and wanted:
+            wanted = (*wanted[:-1], wanted[-1] // 2 + 1)
         known = all(isinstance(n, int) for n in (*last, *wanted))
         if (
             not 1 <= len(self.lengths) <= 3

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -83,13 +83,14 @@ class While(OfBody):
         split = self.condition_constant_count
         end = split + self.body_constant_count
         tested, used, carry = inputs[:split], inputs[split:end], inputs[end:]
-        return tuple(
-            lax.while_loop(
-                lambda c: self.condition(*tested, *c)[0],
-                lambda c: tuple(self.body(*used, *c)),
-                tuple(carry),
-            )
-        )
+
+        def goes_on(carry: Iterable[jax.Array]) -> jax.Array:
+            return self.condition(*tested, *carry)[0]
+
+        def step(carry: Iterable[jax.Array]) -> Arrays:
+            return tuple(self.body(*used, *carry))
+
+        return tuple(lax.while_loop(goes_on, step, tuple(carry)))
 
 
 @op
@@ -145,27 +146,25 @@ class LinearSolve(StdTensorOp):
         return len(self.matvec.outputs)
 
     def apply(self, *inputs: jax.Array) -> Arrays:
-        first, second, third = self.constant_counts
-        parts = (
-            inputs[:first],
-            inputs[first : first + second],
-            inputs[first + second : first + second + third],
-        )
-        b = tuple(inputs[sum(self.constant_counts) :])
+        first, second, _ = self.constant_counts
+        of_matvec, of_solve = inputs[:first], inputs[first : first + second]
+        end = sum(self.constant_counts)
+        of_transpose, b = inputs[first + second : end], tuple(inputs[end:])
         transposed, transpose_solve = None, self.transpose_solve
+
+        def matvec(x: Arrays) -> Arrays:
+            return tuple(self.matvec(*of_matvec, *x))
+
+        def solve(_: object, x: Arrays) -> Arrays:
+            return tuple(self.solve(*of_solve, *x))
+
         if transpose_solve is not None:
 
             def transposed(_: object, x: Arrays) -> Arrays:
-                return tuple(transpose_solve(*parts[2], *x))
+                return tuple(transpose_solve(*of_transpose, *x))
 
         return tuple(
-            lax.custom_linear_solve(
-                lambda x: tuple(self.matvec(*parts[0], *x)),
-                b,
-                lambda _, x: tuple(self.solve(*parts[1], *x)),
-                transposed,
-                symmetric=self.symmetric,
-            )
+            lax.custom_linear_solve(matvec, b, solve, transposed, symmetric=self.symmetric)
         )
 
 

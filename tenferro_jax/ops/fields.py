@@ -95,11 +95,13 @@ def _admits(hint: type) -> Admits:
         return lambda value: type(value) is tuple and all(map(item, value))
     if origin is tuple:
         items = tuple(map(_admits, args))
-        return lambda value: (
-            type(value) is tuple
-            and len(value) == len(items)
-            and all(admits(v) for admits, v in zip(items, value, strict=True))
-        )
+
+        def admits_tuple(value: object) -> bool:
+            if type(value) is not tuple or len(value) != len(items):
+                return False
+            return all(admits(item) for admits, item in zip(items, value, strict=True))
+
+        return admits_tuple
     if issubclass(hint, enum.Enum):
         return lambda value: isinstance(value, hint)
     if hint not in (bool, int, float, str, types.NoneType):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,22 +86,21 @@ class _Scattering(StdTensorOp):
     unique_indices: bool = False
 
     def apply(self, operand: jax.Array, indices: jax.Array, updates: jax.Array) -> jax.Array:
-        s: Any = self
         numbers = lax.ScatterDimensionNumbers(
-            s.update_window_dims,
-            s.inserted_window_dims,
-            s.scatter_dims_to_operand_dims,
-            s.operand_batching_dims,
-            s.scatter_indices_batching_dims,
+            self.update_window_dims,
+            self.inserted_window_dims,
+            self.scatter_dims_to_operand_dims,
+            self.operand_batching_dims,
+            self.scatter_indices_batching_dims,
         )
-        return s._function(
+        return self._function(
             operand,
             indices,
             updates,
             numbers,
-            mode=s.out_of_bounds.mode,
-            indices_are_sorted=s.indices_are_sorted,
-            unique_indices=s.unique_indices,
+            mode=self.out_of_bounds.mode,
+            indices_are_sorted=self.indices_are_sorted,
+            unique_indices=self.unique_indices,
         )
 
 

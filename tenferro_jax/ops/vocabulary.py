@@ -32,33 +32,29 @@ def _ops_of(module: ModuleType) -> Ops:
     """The op classes of a module, in its order; classes that start with an underscore are shared
     bases.
     """
-    return tuple(
-        c
-        for c in vars(module).values()
-        if isinstance(c, type)
-        and issubclass(c, StdTensorOp)
-        and c.__module__ == module.__name__
-        and c.__name__[0] != "_"
-    )
+    classes = (c for c in vars(module).values() if isinstance(c, type))
+    ops = (c for c in classes if issubclass(c, StdTensorOp) and c.__module__ == module.__name__)
+    return tuple(op for op in ops if op.__name__[0] != "_")
 
 
-ROOMS: dict[str, Ops] = {
-    "Arithmetic": _ops_of(arithmetic),
-    "Analytic": _ops_of(analytic),
-    "Special functions": _ops_of(special),
-    "Comparison, selection, logic": _ops_of(logic),
-    "Conversion": _ops_of(conversion),
-    "Sources, gradient, compiler": _ops_of(source),
-    "Structural": _ops_of(structural),
-    "Contraction": _ops_of(contraction),
-    "Reduction": _ops_of(reduction),
-    "Window": _ops_of(window),
-    "Sorting": _ops_of(sorting),
-    "Indexing": _ops_of(indexing),
-    "Linear algebra": _ops_of(linalg),
-    "Random bits": _ops_of(random),
-    "Control flow": _ops_of(control),
+_MODULES: dict[str, ModuleType] = {
+    "Arithmetic": arithmetic,
+    "Analytic": analytic,
+    "Special functions": special,
+    "Comparison, selection, logic": logic,
+    "Conversion": conversion,
+    "Sources, gradient, compiler": source,
+    "Structural": structural,
+    "Contraction": contraction,
+    "Reduction": reduction,
+    "Window": window,
+    "Sorting": sorting,
+    "Indexing": indexing,
+    "Linear algebra": linalg,
+    "Random bits": random,
+    "Control flow": control,
 }
+ROOMS: dict[str, Ops] = {title: _ops_of(module) for title, module in _MODULES.items()}
 """The ops by what they are about: the parts of docs/spec/ops.md."""
 
 VOCABULARY = tuple(op for ops in ROOMS.values() for op in ops)

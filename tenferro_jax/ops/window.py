@@ -83,12 +83,10 @@ class ReduceWindow(_Window, OfBody):
 
     def apply(self, *inputs: jax.Array) -> jax.Array:
         count = len(self.body.outputs)
+        operands, initial = tuple(inputs[:count]), tuple(inputs[count:])
         numbers = self._numbers()
         return lax.reduce_window(
-            tuple(inputs[:count]),
-            tuple(inputs[count:]),
-            lambda a, b: tuple(self.body(*a, *b)),
-            **numbers,
+            operands, initial, lambda a, b: tuple(self.body(*a, *b)), **numbers
         )
 
 
@@ -113,9 +111,10 @@ class SelectAndScatterAdd(StdTensorOp):
         """C1, C2."""
         source, x = operands
         ones = (1,) * len(x.shape)
-        (pooled,) = ReduceWindowMax(self.sizes, self.strides, self.padding, ones, ones).infer(
-            meta_of(x)
+        pooling = ReduceWindowMax(
+            self.sizes, self.strides, self.padding, base_dilation=ones, window_dilation=ones
         )
+        (pooled,) = pooling.infer(meta_of(x))
         if tuple(source.shape) != pooled.shape or source.dtype != x.dtype:
             raise ShapeError(
                 where="SelectAndScatterAdd",

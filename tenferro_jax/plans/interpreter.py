@@ -13,9 +13,9 @@ from jax import lax
 
 from ..dimensions import SymDim
 from ..ops.indexing import Gather
+from ..shapes import Arrays
 from .plan import Plan, Step
 
-Arrays: TypeAlias = Sequence[jax.Array]
 Contract: TypeAlias = Callable[[Arrays, Sequence[str], str], jax.Array]
 """(one or two operands, their labels without repetition, the labels of the result) -> the result;
 at least one label is contracted.
@@ -80,10 +80,11 @@ def without_repeated_axes(
     NumPy arrays stay what they are: outside jit native kernels read them, and JAX converts them
     where it computes.
     """
-    return [
-        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x
-        for x, term in zip(operands, terms, strict=True)
-    ]
+    kept = []
+    for x, term in zip(operands, terms, strict=True):
+        shape = tuple(sizes[label] for label in term)
+        kept.append(x.reshape(shape) if len(term) < x.ndim else x)
+    return kept
 
 
 def transposed(x: jax.Array, labels: str, wanted: str) -> jax.Array:

@@ -32,6 +32,10 @@ the order as written.
 """
 
 
+Positions: TypeAlias = tuple[int, ...]
+Path: TypeAlias = list[Positions]
+Sizes: TypeAlias = Mapping[str, int]
+
 Term: TypeAlias = tuple[int, str]
 """The number of a value, and its labels."""
 
@@ -57,7 +61,7 @@ class Step:
       size: entries of its result.
     """
 
-    operands: tuple[int, ...]
+    operands: Positions
     terms: tuple[str, ...]
     result: str
     cost: int
@@ -103,24 +107,16 @@ class Plan:
         return max((step.size for step in self.steps), default=0)
 
     def __str__(self) -> str:
-        first = len(self.terms)
-        head = ("step", "operands", "equation", "multiplications", "entries")
-        rows = [
-            (
-                str(first + i),
-                ", ".join(map(str, s.operands)),
-                s.equation,
-                str(s.cost),
-                str(s.size),
-            )
-            for i, s in enumerate(self.steps)
-        ]
-        wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        rows = [("step", "operands", "equation", "multiplications", "entries")]
+        for number, step in enumerate(self.steps, len(self.terms)):
+            operands = ", ".join(map(str, step.operands))
+            rows.append((str(number), operands, step.equation, str(step.cost), str(step.size)))
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         align = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust)
-        table = [
-            "  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True))
-            for row in (head, *rows)
-        ]
+        table = []
+        for row in rows:
+            cells = [put(cell, w) for put, cell, w in zip(align, row, wide, strict=True)]
+            table.append("  ".join(cells))
         whole = shortened(self.equation.explicit)
         end = (
             f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, "
@@ -162,49 +158,63 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     nominal = {
         label: NOMINAL_SIZE if is_symbolic_dim(size) else int(size) for label, size in sizes.items()
     }
-    steps: list[Step] = []
-    live: list[tuple[int, str]] = []  # (value number, labels) of terms that are not yet contracted
-
     uses = collections.Counter(equation.output)
-    """How many of the live terms and the output have a label."""
     for term in terms:
         uses.update(set(term))
-
-    def emit(chosen: Sequence[tuple[int, str]]) -> tuple[int, str]:
-        for _, term in chosen:
-            for label in set(term):
-                uses[label] -= 1
-        everything = set().union(*(term for _, term in chosen))
-        wanted = {label for label in everything if uses[label]}
-        labels = _result([term for _, term in chosen], wanted, equation.output)
-        if len(labels) == len(equation.output):  # no transpose at the end
-            back = _result([term for _, term in chosen[::-1]], wanted, equation.output)
-            if back == equation.output:
-                chosen, labels = chosen[::-1], back
-        for label in labels:
-            uses[label] += 1
-        cost, size = (
-            math.prod([nominal[label] for label in group]) for group in (everything, labels)
-        )
-        steps.append(
-            Step(tuple([i for i, _ in chosen]), tuple([t for _, t in chosen]), labels, cost, size)
-        )
-        return len(terms) + len(steps) - 1, labels
-
-    for i, term in enumerate(terms):
-        alone = any(uses[label] == 1 for label in term)
-        live.append(emit([(i, term)]) if alone or len(set(term)) < len(term) else (i, term))
+    steps = _Steps(equation.output, nominal, len(terms), uses)
+    live: list[Term] = []
+    for number, term in enumerate(terms):
+        is_alone = any(uses[label] == 1 for label in term)
+        is_reduced = not is_alone and len(set(term)) == len(term)
+        live.append((number, term) if is_reduced else steps.contract([(number, term)]))
     # An algorithm that may miss the best order is helped.
     if len(live) > 4 and isinstance(optimize, str) and optimize not in ("optimal", "dp"):
-        live = absorbed(live, nominal, emit)
+        live = absorbed(live, nominal, steps.contract)
     for positions in _path([labels for _, labels in live], equation.output, nominal, optimize):
         chosen = [live[i] for i in positions]
         for i in sorted(positions, reverse=True):
             del live[i]
         while len(chosen) > 1:
-            chosen = [emit(chosen[:2]), *chosen[2:]]
+            chosen = [steps.contract(chosen[:2]), *chosen[2:]]
         live += chosen
-    return Plan(equation, terms, tuple(sizes.items()), tuple(steps))
+    return Plan(equation, terms, tuple(sizes.items()), tuple(steps.done))
+
+
+@dataclasses.dataclass
+class _Steps:
+    """The steps of a plan while it is made.
+
+    Attributes:
+      output: the labels of the output.
+      sizes: of each label, a number.
+      count: of the operands.
+      uses: how many of the terms that are not yet contracted, and the output, have a label.
+      done: the steps.
+    """
+
+    output: str
+    sizes: Sizes
+    count: int
+    uses: collections.Counter[str]
+    done: list[Step] = dataclasses.field(default_factory=list)
+
+    def contract(self, chosen: Sequence[Term]) -> Term:
+        """Contract one term, or two; the term that results."""
+        for _, term in chosen:
+            self.uses.subtract(set(term))
+        everything = set().union(*(term for _, term in chosen))
+        wanted = {label for label in everything if self.uses[label]}
+        labels = _result([term for _, term in chosen], wanted, self.output)
+        if len(labels) == len(self.output):  # no transpose at the end
+            back = _result([term for _, term in chosen[::-1]], wanted, self.output)
+            if back == self.output:
+                chosen, labels = chosen[::-1], back
+        self.uses.update(labels)
+        numbers, terms = zip(*chosen, strict=True)
+        cost = math.prod([self.sizes[label] for label in everything])
+        size = math.prod([self.sizes[label] for label in labels])
+        self.done.append(Step(numbers, terms, result=labels, cost=cost, size=size))
+        return self.count + len(self.done) - 1, labels
 
 
 def _without_repeated(
@@ -217,18 +227,15 @@ def _without_repeated(
     terms = equation.inputs
     if not any(1 in shape for shape in shapes) or list(map(len, terms)) != list(map(len, shapes)):
         return terms, [tuple(shape) for shape in shapes]
-    long = [
-        {label for label, size in zip(term, shape, strict=True) if size != 1}
-        for term, shape in zip(terms, shapes, strict=True)
-    ]
-    gone = [set().union(*long) - own for own in long]
-    kept = [
-        [(label, size) for label, size in zip(term, shape, strict=True) if label not in repeated]
-        for term, shape, repeated in zip(terms, shapes, gone, strict=True)
-    ]
-    return tuple("".join(label for label, _ in pairs) for pairs in kept), [
-        tuple(size for _, size in pairs) for pairs in kept
-    ]
+    pairs = [list(zip(term, shape, strict=True)) for term, shape in zip(terms, shapes, strict=True)]
+    long = {label for label, size in itertools.chain(*pairs) if size != 1}
+    kept_terms, kept_shapes = [], []
+    for axes in pairs:
+        own = {label for label, size in axes if size != 1}
+        kept = [(label, size) for label, size in axes if label in own or label not in long]
+        kept_terms.append("".join(label for label, _ in kept))
+        kept_shapes.append(tuple(size for _, size in kept))
+    return tuple(kept_terms), kept_shapes
 
 
 def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
@@ -246,19 +253,19 @@ def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
 def _path(
     terms: Sequence[str],
     output: str,
-    sizes: Mapping[str, int],
-    optimize: str | bool | tuple[tuple[int, ...], ...],
-) -> list[tuple[int, ...]]:
+    sizes: Sizes,
+    optimize: str | bool | tuple[Positions, ...],
+) -> Path:
     if isinstance(optimize, tuple):
         return _checked(optimize, len(terms))
     if isinstance(optimize, bool):  # as written
-        order: list[tuple[int, ...]] = [(0, last) for last in range(len(terms) - 2, 0, -1)]
+        order: Path = [(0, last) for last in range(len(terms) - 2, 0, -1)]
         return [(0, 1), *order][: len(terms) - 1]
     find = _algorithm(optimize)
     if len(terms) <= 2:
         return [(0, 1)] if len(terms) == 2 else []
 
-    def search() -> list[tuple[int, ...]]:
+    def search() -> Path:
         # Among orders that cost 0 the algorithm "dp" finds none.
         known = {label: size or 1 for label, size in sizes.items()}
         found = find([frozenset(term) for term in terms], frozenset(output), known, None)
@@ -282,7 +289,7 @@ def _algorithm(name: str) -> Any:
         ) from error
 
 
-def hashable(optimize: Optimize) -> str | bool | tuple[tuple[int, ...], ...]:
+def hashable(optimize: Optimize) -> str | bool | tuple[Positions, ...]:
     """An explicit path as tuples, so that plans can be cached; all else as it is.
 
     Raises:
@@ -311,7 +318,7 @@ def _no_path(path: object, problem: object) -> InvalidConfig:
     )
 
 
-def _checked(path: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+def _checked(path: Sequence[Positions], count: int) -> Path:
     left = count
     for positions in path:
         if len({i for i in positions if 0 <= i < left}) < max(len(positions), 1):
@@ -327,7 +334,7 @@ def _checked(path: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...
 
 def absorbed(
     live: Sequence[Term],
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     emit: Callable[[Sequence[Term]], Term],
 ) -> list[Term]:
     """The terms that are left when each whose labels are all in another one is contracted with the
@@ -368,17 +375,18 @@ def absorbed(
             place, into = into, place
         before = left[into][1]
         left[into] = emit(sorted([left.pop(place), left[into]]))
-        places[frozenset(left[into][1])] = into
+        after = left[into][1]
+        places[frozenset(after)] = into
         for label in term:
             holders[label].discard(place)
-        for label in set(before) - set(left[into][1]):
+        for label in set(before) - set(after):
             holders[label].discard(into)
-        heapq.heappush(first, (len(left[into][1]), -into))
+        heapq.heappush(first, (len(after), -into))
     return list(left.values())
 
 
 def path_cost(
-    path: Sequence[Sequence[int]], terms: Sequence[str], output: str, sizes: Mapping[str, int]
+    path: Sequence[Sequence[int]], terms: Sequence[str], output: str, sizes: Sizes
 ) -> int:
     """The multiplications of a path of pairs."""
     live = [frozenset(term) for term in terms]
@@ -397,31 +405,39 @@ def path_cost(
     return total
 
 
-def eliminated(
-    terms: Sequence[str], output: str, sizes: Mapping[str, int], by_fill: bool
-) -> list[tuple[int, ...]]:
-    """A path that sums one label after another, each by joining all terms that have it: next the
-    label whose joined term is smallest, or the one that makes the fewest labels neighbours that
-    were none before.
+class _Elimination:
+    """Terms that are joined while one label after another is summed.
 
-    Source: D. Koller and N. Friedman, Probabilistic Graphical Models (2009), section 9.4.3.2.
+    Attributes:
+      output: the labels that are not summed.
+      live: the labels of each term that is left, by its number.
+      holders: the numbers of the terms that have a label.
+      near: the neighbours of a label that is left: those that some term has beside it.
+      bits: the logarithm of the size of a label.
+      path: the numbers of the terms that were joined, which make one more term each.
     """
-    live = dict(enumerate(map(frozenset, terms)))
-    holders: dict[str, set[int]] = collections.defaultdict(set)
-    near: dict[str, set[str]] = collections.defaultdict(set)
-    for i, term in live.items():
-        for label in term:
-            holders[label].add(i)
-            near[label] |= term - {label}
-    bits = {label: math.log2(size) if size else 0.0 for label, size in sizes.items()}
-    path: list[tuple[int, ...]] = []
 
-    def width(labels: Iterable[str]) -> float:
-        return math.fsum([bits[label] for label in labels])  # in whatever order a set has
+    def __init__(self, terms: Sequence[str], output: str, sizes: Sizes):
+        self.output, self.count = output, len(terms)
+        self.live = dict(enumerate(map(frozenset, terms)))
+        self.holders: dict[str, set[int]] = collections.defaultdict(set)
+        self.near: dict[str, set[str]] = collections.defaultdict(set)
+        for i, term in self.live.items():
+            for label in term:
+                self.holders[label].add(i)
+                self.near[label] |= term - {label}
+        self.bits = {label: math.log2(size) if size else 0.0 for label, size in sizes.items()}
+        self.path: Path = []
 
-    def score(label: str) -> tuple[float, float, str]:
+    def width(self, labels: Iterable[str]) -> float:
+        """The logarithm of the entries of an array with these labels."""
+        return math.fsum([self.bits[label] for label in labels])  # in whatever order a set has
+
+    def score(self, label: str, by_fill: bool) -> tuple[float, float, str]:
+        """The label with the least one is summed first."""
+        near = self.near
         around = near[label]
-        size = bits[label] + width(around)
+        size = self.bits[label] + self.width(around)
         if not by_fill:
             return size, 0.0, label
         if len(around) > WIDE:
@@ -429,56 +445,66 @@ def eliminated(
         missing = sum([len(around) - 1 - len(around & near[other]) for other in around])
         return float(missing), size, label
 
-    def join(group: Sequence[int]) -> None:
-        """Two at a time, the smallest first."""
-        waiting = [(width(live[i]), i) for i in group]
+    def join(self, group: Iterable[int]) -> None:
+        """Join terms, two at a time, the smallest first."""
+        live, holders = self.live, self.holders
+        waiting = [(self.width(live[i]), i) for i in group]
         heapq.heapify(waiting)
         while len(waiting) > 1:
             (_, i), (_, j) = heapq.heappop(waiting), heapq.heappop(waiting)
             everything = live.pop(i) | live.pop(j)
-            new = len(terms) + len(path)
-            path.append((i, j))
+            new = self.count + len(self.path)
+            self.path.append((i, j))
             for label in everything:
                 holders[label] -= {i, j}
-            live[new] = frozenset(c for c in everything if holders[c] or c in output)
+            live[new] = frozenset(c for c in everything if holders[c] or c in self.output)
             for label in live[new]:
                 holders[label].add(new)
             for label in everything - live[new]:
-                for other in near.pop(label):
-                    near[other].discard(label)
-            heapq.heappush(waiting, (width(live[new]), new))
+                for other in self.near.pop(label):
+                    self.near[other].discard(label)
+            heapq.heappush(waiting, (self.width(live[new]), new))
 
-    first = [score(label) for label in near if label not in output]
+
+def eliminated(terms: Sequence[str], output: str, sizes: Sizes, by_fill: bool) -> Path:
+    """A path that sums one label after another, each by joining all terms that have it: next the
+    label whose joined term is smallest, or the one that makes the fewest labels neighbours that
+    were none before.
+
+    Source: D. Koller and N. Friedman, Probabilistic Graphical Models (2009), section 9.4.3.2.
+    """
+    state = _Elimination(terms, output, sizes)
+    first = [state.score(label, by_fill) for label in state.near if label not in output]
     heapq.heapify(first)
     while first:
         found = heapq.heappop(first)
         label = found[-1]
-        if label not in near:
+        if label not in state.near:
             continue
-        if found != (now := score(label)):
+        if found != (now := state.score(label, by_fill)):
             heapq.heappush(first, now)
             continue
-        around = set(near[label])
-        join(sorted(holders[label]))
-        around &= near.keys()
+        around = set(state.near[label])
+        state.join(sorted(state.holders[label]))
+        around &= state.near.keys()
         for other in around:
-            near[other] |= around - {other}
+            state.near[other] |= around - {other}
         for other in around - set(output):
-            heapq.heappush(first, score(other))
-    join(sorted(live))
-    return [tuple(positions) for positions in ssa_to_linear(path)]
+            heapq.heappush(first, state.score(other, by_fill))
+    state.join(sorted(state.live))
+    return [tuple(positions) for positions in ssa_to_linear(state.path)]
 
 
 def cheapest(
     terms: Sequence[str],
     output: str,
-    sizes: Mapping[str, int],
-    greedy: Callable[[], Sequence[tuple[int, ...]]],
-) -> Sequence[tuple[int, ...]]:
+    sizes: Sizes,
+    greedy: Callable[[], Sequence[Positions]],
+) -> Sequence[Positions]:
     """Of two orders of elimination, and of `greedy`, the path with the fewest multiplications; the
     first that takes less time than the search for another.
     """
-    best: Sequence[tuple[int, ...]] = ()
+    best: Sequence[Positions] = ()
     least = math.inf
     for search in (
         functools.partial(eliminated, terms, output, sizes, True),

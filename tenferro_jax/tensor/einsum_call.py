@@ -18,7 +18,7 @@ from ..ops.contraction import DotGeneral, precision_names
 from ..ops.fields import Precision
 from ..plans.interpreter import run_plan, run_step, transposed
 from ..plans.plan import Optimize, Plan, hashable, plan_einsum
-from ..shapes import as_array, canonical_dtype
+from ..shapes import Arrays, as_array, canonical_dtype
 from .record import NUMBERS, Handle, is_number, number
 from .tensor import recorded
 
@@ -72,10 +72,10 @@ def einsum(
     """
     require_kind(equation, str, "einsum", "text such as 'ij,jk->ik'", "Pass the equation first.")
     names, result = precision_names(precision), _result_dtype(preferred_element_type)
-    values: list[Any] = [
-        x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}")
-        for i, x in enumerate(operands)
-    ]
+    values: list[Any] = []
+    for i, x in enumerate(operands):
+        is_ready = isinstance(x, Handle) or is_number(x)
+        values.append(x if is_ready else as_array(x, f"einsum, operand {i}"))
     if any(is_number(x) for x in values):
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(*[x if is_number(x) else x.dtype for x in values])
@@ -143,7 +143,7 @@ def _result_dtype(given: DTypeLike | None) -> np.dtype | None:
 
 
 def _run_plan(
-    plan: Plan, operands: Sequence[jax.Array], precision: Precision, sums: np.dtype | None
+    plan: Plan, operands: Arrays, precision: Precision, sums: np.dtype | None
 ) -> jax.Array:
     """The einsum of arrays of one dtype by a plan. For booleans the sum is "or", the product "and".
 
@@ -173,7 +173,7 @@ def _converted(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
 def _contracted(
     precision: Precision,
     sums: np.dtype | None,
-    operands: Sequence[jax.Array],
+    operands: Arrays,
     terms: Sequence[str],
     result: str,
 ) -> jax.Array:
@@ -187,13 +187,17 @@ def _contracted(
     shared = [label for label in left if label in right]
     batch = [label for label in shared if label in result]
     contracted = [label for label in shared if label not in result]
-    (lhs_contracting, lhs_batch), (rhs_contracting, rhs_batch) = (
-        [tuple(map(term.index, group)) for group in (contracted, batch)] for term in terms
-    )
+    lhs_contracting, rhs_contracting = (tuple(map(term.index, contracted)) for term in terms)
+    lhs_batch, rhs_batch = (tuple(map(term.index, batch)) for term in terms)
     if operands[0].dtype != operands[1].dtype:  # one of them is a sum
         operands = [_converted(x, sums) for x in operands]
     accumulation = None if sums == operands[0].dtype else sums
     dot = DotGeneral(
-        lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, precision, accumulation
+        lhs_contracting,
+        rhs_contracting,
+        lhs_batch,
+        rhs_batch,
+        precision=precision,
+        accumulation_dtype=accumulation,
     )
     return dot.apply(*operands)

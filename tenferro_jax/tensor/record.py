@@ -20,7 +20,7 @@ from ..engine.engine import Engine
 from ..errors import DTypeError, InvalidConfig, ShapeError, require_kind
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import Graph
-from ..shapes import Described, TensorMeta, as_operand, meta_of, solve_sizes
+from ..shapes import Arrays, Described, TensorMeta, as_operand, meta_of, solve_sizes
 
 Array: TypeAlias = jax.Array | np.ndarray
 Size: TypeAlias = int | str | SymDim
@@ -333,7 +333,6 @@ def _array(leaf: Leaf, value: ArrayLike) -> Array:
     return concrete(value, leaf.label)
 
 
-Arrays: TypeAlias = Sequence[jax.Array]
 Function: TypeAlias = Callable[[Arrays, Arrays], jax.Array]
 
 
@@ -345,12 +344,11 @@ def as_function(y: Handle, wrt: Sequence[Handle]) -> tuple[Function, list[Handle
     """
     wanted = {x.key for x in wrt}
     alone = wanted if len(wanted) == 1 else set()
-    parts = [
-        (x.key, *to_graph([x], wanted - {x.key}))
-        for x in walk([y], alone)
-        if x.key not in alone
-        and (x.key == y.key or (x.key in wanted and isinstance(x.source, Record)))
-    ]
+    parts = []
+    for x in walk([y], alone):
+        is_cut = x.key in wanted and isinstance(x.source, Record)
+        if x.key not in alone and (x.key == y.key or is_cut):
+            parts.append((x.key, *to_graph([x], wanted - {x.key})))
     met = {x.key: x for _, _, inputs in parts for x in inputs}
     others = [x for key, x in met.items() if key not in wanted]
 

@@ -23,12 +23,12 @@ from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
-from ..shapes import PyTree, TensorMeta, meta_of, solve_sizes, struct
+from ..jax_seam import CONFIG
+from ..shapes import Arrays, PyTree, TensorMeta, meta_of, solve_sizes, struct
 from ..tracing import trace
 from .record import (
     NUMBERS,
     Array,
-    Arrays,
     Bindings,
     Handle,
     Leaf,
@@ -102,10 +102,10 @@ def recorded(
     traced = _traced if keep else _traced.__wrapped__
     graph = traced(fn, tree, described, _settings())
     record = Record(graph, inputs)
-    outputs = [  # an output that is an input is that tensor
-        inputs[value] if value < len(inputs) else TracedTensor(record, i, meta)
-        for i, (value, meta) in enumerate(zip(graph.outputs, graph.output_metas, strict=True))
-    ]
+    outputs: list[Handle] = []
+    for i, value in enumerate(graph.outputs):
+        is_input = value < len(inputs)  # then it is that tensor
+        outputs.append(inputs[value] if is_input else TracedTensor(record, i, graph.metas[value]))
     return jax.tree.unflatten(graph.out_tree, outputs)
 
 
@@ -121,12 +121,11 @@ def _key_of(leaf: object) -> Hashable:
 
 def _settings() -> Hashable:
     """The settings of JAX that change the trace of a function."""
-    config: Any = jax.config
     return (
-        config.jax_enable_x64,
-        config.jax_numpy_dtype_promotion,
-        config.jax_numpy_rank_promotion,
-        config.jax_default_matmul_precision,
+        CONFIG.jax_enable_x64,
+        CONFIG.jax_numpy_dtype_promotion,
+        CONFIG.jax_numpy_rank_promotion,
+        CONFIG.jax_default_matmul_precision,
     )
 
 
@@ -350,8 +349,9 @@ class TracedTensor(Handle, _Tabled):  # type: ignore[misc]
             "an array" if s.name is None else repr(s.name) for s in sources if isinstance(s, Leaf)
         ]
         count = sum(len(s.graph.nodes) for s in sources if isinstance(s, Record))
-        named = ", ".join(names[:4] + ["..."] * (len(names) > 4))
-        on = f" on {named}" if names else ""
+        if len(names) > 4:
+            names[4:] = ["..."]
+        on = f" on {', '.join(names)}" if names else ""
         return f"TracedTensor({self.meta}, {counted(count, 'node')}{on})"
 
     def _has_no_value(self, *_: object, **__: object) -> NoReturn:

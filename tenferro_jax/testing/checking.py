@@ -81,13 +81,15 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
                     reasons.append(NotApplicable(text))
                     continue
                 broken = _broken(check, error)
+                clause = (broken.clause or check.main_clause) if check.clauses else ""
+                names = tuple(subject.names((i,)) for i in range(len(inputs)))
                 return check.finding(
                     verdict=Verdict.FAILED,
                     cases=cases,
                     problem=broken.problem,
-                    clause=(broken.clause or check.clauses[0]) if check.clauses else "",
+                    clause=clause,
                     example=inputs,
-                    inputs=tuple(subject.names((i,)) for i in range(len(inputs))),
+                    inputs=names,
                     fix=_advice(check, broken),
                 )
     if not cases:
@@ -101,7 +103,7 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
 def _broken(check: Check, error: Exception) -> Broken:
     if isinstance(error, Broken):
         return error
-    broken = as_broken(error, (*check.clauses, "")[0], check.name, "See the error.")
+    broken = as_broken(error, check.main_clause, check.name, "See the error.")
     broken.__cause__ = error
     return broken
 

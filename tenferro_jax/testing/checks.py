@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import declared as declarations
@@ -10,7 +10,7 @@ from . import derivatives, precisions
 from . import maps as batches
 from . import values_agree as agreement
 from .examples import Inputs
-from .report import Finding
+from .report import Finding, NotedCases
 
 
 class Check(NamedTuple):
@@ -26,7 +26,7 @@ class Check(NamedTuple):
     """
 
     law: str
-    run: Callable[[Any, Inputs], Iterator[str | None]]
+    run: Callable[[Any, Inputs], NotedCases]
     clauses: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     advice: str = ""
@@ -35,6 +35,11 @@ class Check(NamedTuple):
     def name(self) -> str:
         """Name of the check."""
         return self.run.__name__.removesuffix("_of_function")
+
+    @property
+    def main_clause(self) -> str:
+        """The main one of its clauses; "" for functions."""
+        return self.clauses[0] if self.clauses else ""
 
     def finding(self, **found: Any) -> Finding:
         """A finding of this check; without a verdict, that it does not apply."""
@@ -57,11 +62,11 @@ CHECKS = (
     Check("L2", declarations.family_id, ("X5.1", "X5.3")),
     Check("L2", declarations.identity, ("X5.6", "X5.8", "X4.2"), NAMED),
     Check("L2", declarations.immutable, ("X4.1",), RUNS),
-    Check("L3", derivatives.primal, ("X10.12",), RUNS, PRIMAL),
+    Check("L3", derivatives.primal, ("X10.12",), RUNS, advice=PRIMAL),
     Check("L3", derivatives.jvp, ("X10.6", "X10.8", "X6.5"), RUNS),
     Check("L3", derivatives.linear, ("X10.6", "X10.3", "X10.4"), RUNS),
     Check("L3", derivatives.inactive_slots, ("X10.4",), RUNS),
-    Check("L3", derivatives.linear_in_cotangent, ("X10.7",), RUNS, LINEARLY),
+    Check("L3", derivatives.linear_in_cotangent, ("X10.7",), RUNS, advice=LINEARLY),
     Check("L3", derivatives.vjp, ("X10.7", "X10.3"), (*RUNS, "jvp")),
     Check("L3", derivatives.linear_transpose, ("X10.11",), RUNS),
     Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*RUNS, "jvp", "vjp")),

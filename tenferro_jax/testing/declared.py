@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +29,13 @@ from ..payload_text import payload_json
 from ..shapes import TensorMeta, meta_of, struct
 from .examples import Inputs, in_other_dtypes, listed, of_other_sizes, sizes_of
 from .ops_given import OpSubject
-from .report import Broken, NotApplicable, as_broken, breaking, causes, one_line
+from .report import Broken, Cases, NotApplicable, NotedCases, as_broken, breaking, causes, one_line
 
 COMPARE = "Compare sizes with require_equal: == is False for symbols that may be equal."
 AGREE = "Make infer_output_meta, of a function def_infer, and the implementation agree."
 
 
-def meta(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def meta(subject: OpSubject, inputs: Inputs) -> Cases:
     """Compares the dtypes and shapes of every route with inference, in every precision and size
     that inference takes.
     """
@@ -127,7 +128,7 @@ def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
     return outs
 
 
-def symbolic_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
+def symbolic_sizes(subject: OpSubject, inputs: Inputs) -> NotedCases:
     """Gives each axis a symbol of its own. After binding the symbols to sizes, dtypes and shapes
     are those of concrete inference.
     """
@@ -174,7 +175,12 @@ def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
     for i, x in enumerate(inputs):
         for axis, size in enumerate(x.shape):
             for new in (size + 1, size + 2) if size else ():
-                yield (*inputs[:i], np.take(x, np.arange(new) % size, axis=axis), *inputs[i + 1 :])
+                yield _with(inputs, i, np.take(x, np.arange(new) % size, axis=axis))
+
+
+def _with(values: tuple[Any, ...], i: int, value: object) -> tuple[Any, ...]:
+    """Values with another one at place i."""
+    return (*values[:i], value, *values[i + 1 :])
 
 
 def symbolic_graph(subject: OpSubject, inputs: Inputs) -> Graph:
@@ -209,23 +215,19 @@ def _symbolic_failure(error: Exception) -> Broken:
 
 def _symbolic_metas(inputs: Inputs, *, shared: bool) -> list[TensorMeta]:
     """Metas with a symbol for each axis, or for each size; axes of size 0 stay."""
-    names = {
-        (i, axis): f"s{size}" if shared else f"d{i}_{axis}"
-        for i, x in enumerate(inputs)
-        for axis, size in enumerate(x.shape)
-        if size
-    }
-    different = sorted(set(names.values()))
+    names: list[list[str]] = []  # of each axis of each input; "" of one without elements
+    for i, x in enumerate(inputs):
+        of_axes = [f"s{size}" if shared else f"d{i}_{axis}" for axis, size in enumerate(x.shape)]
+        names.append([name if size else "" for name, size in zip(of_axes, x.shape, strict=True)])
+    different = sorted(set(itertools.chain.from_iterable(names)) - {""})
     if not different:
         return [meta_of(x) for x in inputs]
     symbols = dict(zip(different, jax.export.symbolic_shape(", ".join(different)), strict=True))
-    return [
-        TensorMeta(
-            x.dtype,
-            tuple(symbols[names[i, axis]] if size else 0 for axis, size in enumerate(x.shape)),
-        )
-        for i, x in enumerate(inputs)
-    ]
+    metas = []
+    for x, of_axes in zip(inputs, names, strict=True):
+        shape = tuple(symbols[name] if name else 0 for name in of_axes)
+        metas.append(TensorMeta(x.dtype, shape))
+    return metas
 
 
 def graph_of(subject: OpSubject, metas: Sequence[TensorMeta]) -> Graph:
@@ -235,7 +237,7 @@ def graph_of(subject: OpSubject, metas: Sequence[TensorMeta]) -> Graph:
     return builder.build(list(outs))
 
 
-def family_id(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def family_id(subject: OpSubject, inputs: Inputs) -> Cases:
     """The family_id is well-formed and belongs to the class."""
     fix = (
         "Write family_id as a class attribute, or use @extension_op; make another family for an "
@@ -246,7 +248,7 @@ def family_id(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def identity(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def identity(subject: OpSubject, inputs: Inputs) -> Cases:
     """Equal payloads make equal carriers with equal hashes; payloads of other types or bits make
     unequal carriers.
     """
@@ -263,7 +265,7 @@ def identity(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def immutable(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def immutable(subject: OpSubject, inputs: Inputs) -> Cases:
     """After inference and a run the op has no attributes besides its fields."""
     op = subject.op
     fields = set(_fields(op))
@@ -290,7 +292,7 @@ def immutable(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def payload_text(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def payload_text(subject: OpSubject, inputs: Inputs) -> Cases:
     """Writes the payload as text and reads it back with the factory of the family."""
     op = subject.op
     factory = lookup_extension_factory(op.family_id) or ExtensionFactory(type(op))
@@ -329,11 +331,9 @@ def neighbours(op: ExtensionOp) -> Iterator[Any]:
 def _near(value: object) -> list[Any]:
     """Values that differ from this one in type or in bits, and are like it."""
     if isinstance(value, tuple):
-        return [(*value, 0)] + [
-            (*value[:i], near, *value[i + 1 :])
-            for i, item in enumerate(value)
-            for near in _near(item)[:2]
-        ]
+        longer = (*value, 0)
+        others = (_with(value, i, near) for i, x in enumerate(value) for near in _near(x)[:2])
+        return [longer, *others]
     if isinstance(value, str):
         return [value + " ", value.encode()]
     if isinstance(value, complex):
@@ -349,14 +349,12 @@ def _near(value: object) -> list[Any]:
     return [near for near in found if (type(near), repr(near)) != (type(value), repr(value))]
 
 
-def wrong_inputs(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def wrong_inputs(subject: OpSubject, inputs: Inputs) -> Cases:
     """Changes the dtype, rank and sizes of one input at a time: the op accepts the inputs, or a
     typed error names the family.
     """
     fix = "Raise a typed error of tenferro_jax for what the op does not take, in infer_output_meta."
-    for made in (
-        (*inputs[:i], other, *inputs[i + 1 :]) for i, x in enumerate(inputs) for other in _unlike(x)
-    ):
+    for made in (_with(inputs, i, other) for i, x in enumerate(inputs) for other in _unlike(x)):
         what = listed(made)
         try:
             subject.carrier.infer(*map(meta_of, made))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from ..extension.contract import Can, inherited
 from ..extension.rules import absent, is_stated, linearize, present
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, name_of, open_jaxpr
 from ..shapes import PyTree, is_inexact, meta_of, struct
-from .examples import Array, Inputs, first_wrong, inner, largest
+from .examples import Array, Arrays, Inputs, first_wrong, inner, largest
 from .finite_differences import (
     DECLARED,
     ROUNDINGS,
@@ -36,14 +36,14 @@ from .finite_differences import (
 from .functions import Subject, in_terms_of
 from .ops_given import OpSubject
 from .plain import undifferentiated
-from .report import Broken, NotApplicable, breaking, failure
+from .report import Broken, Cases, NotApplicable, NotedCases, breaking, failure
 
 LINEARIZE = "Correct linearize; of a function defjvp or bwd."
 NOWHERE = "no entry has a derivative at the example: kinks, or values that are not finite"
 
 
 @at_two_sizes
-def jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
+def jvp(subject: Subject, inputs: Inputs, place: str) -> NotedCases:
     """Compares jvp with finite differences of the values along random directions; for an op also
     at other sizes, for all inputs together.
     """
@@ -61,7 +61,7 @@ def jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
 
 def _agree(
     what: str,
-    got: Sequence[Array],
+    got: Arrays,
     want: Sequence[Derivative],
     clause: str,
     fix: str,
@@ -80,7 +80,7 @@ def _agree(
         yield f"{kinks} of {w.smooth.size} entries at a kink, not checked there" if kinks else ""
 
 
-def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def linear(subject: Subject, inputs: Inputs) -> Cases:
     """jvp is linear in the tangents: for sums, for multiples by 1024 and 1/1024 too, and for zero.
     Its values for one tangent each, with None for the others, add up.
     """
@@ -90,7 +90,7 @@ def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from _is_linear(view, False, ("X10.6", fix), alone)
 
 
-def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Cases:
     """vjp(3u - v/2) = 3 vjp(u) - vjp(v)/2, vjp(1024 u) = 1024 vjp(u), vjp(u/1024) = vjp(u)/1024,
     vjp(0) = 0, and the vjps of the outputs, each alone, add up.
     """
@@ -101,7 +101,7 @@ def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def _is_linear(
     view: Smooth, reverse: bool, whole: tuple[str, str], alone: tuple[str, str]
-) -> Iterator[None]:
+) -> Cases:
     """The derivatives along multiples and sums of two directions; and along one the sum of those of
     each input, in reverse of each output. `whole`, `alone`: the clause of each and its fix.
     """
@@ -109,7 +109,7 @@ def _is_linear(
     name = "vjp" if reverse else "jvp"
     u, v = (view.cotangents(rng) if reverse else view.random(view.at(mask), rng) for _ in "uv")
 
-    def mixed(a: float, b: float, xs: Sequence[Array], ys: Sequence[Array]) -> list[np.ndarray]:
+    def mixed(a: float, b: float, xs: Arrays, ys: Arrays) -> list[np.ndarray]:
         pairs = zip(map(np.asarray, xs), map(np.asarray, ys), strict=True)
         return [np.asarray(a * x + b * y, x.dtype) for x, y in pairs]
 
@@ -127,11 +127,14 @@ def _is_linear(
             got, wanted = view.derivatives(along, reverse=reverse)[0][3], mixed(a, b, ju, jv)
             subject.require_equal(text.format(name), got, wanted, *whole, view.terms(along))
             yield
-    parts = [
-        derivative
-        for moved, part, _, derivative in of_u
-        if (moved == mask and len(part.outputs) == 1 if reverse else len(moved) == 1)
-    ]
+    parts = []
+    for moved, part, _, derivative in of_u:
+        if reverse:
+            is_alone = moved == mask and len(part.outputs) == 1
+        else:
+            is_alone = len(moved) == 1
+        if is_alone:
+            parts.append(derivative)
     if len(parts) == len(view.outputs if reverse else mask):
         added = [sum(column) for column in zip(*parts, strict=True)]
         text = f"{name}, each {'output' if reverse else 'input'} alone, added up"
@@ -139,7 +142,7 @@ def _is_linear(
         yield
 
 
-def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+def second_order(subject: Subject, inputs: Inputs) -> NotedCases:
     """Compares forward over reverse (reverse over reverse if there is no forward mode) with finite
     differences of the first derivative.
     """
@@ -150,14 +153,17 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     w, direction = view.cotangents(rng), view.random(at, rng)
     pullback = pulled(view.function(view.active), w)
 
-    def first(*xs: Array) -> Sequence[Array]:
+    def first(*xs: Array) -> Arrays:
         with near_the_example():
             return view.moved(view.active, xs).derivatives(w, reverse=True)[0][3]
 
-    ways: tuple[Callable[..., PyTree], ...] = (
-        lambda xs, d: jax.jvp(pullback, xs, d)[1],
-        lambda xs, d: pulled(pullback, d)(*xs),
-    )
+    def forward_over_reverse(xs: Arrays, d: Arrays) -> PyTree:
+        return jax.jvp(pullback, xs, d)[1]
+
+    def reverse_over_reverse(xs: Arrays, d: Arrays) -> PyTree:
+        return pulled(pullback, d)(*xs)
+
+    ways = (forward_over_reverse, reverse_over_reverse)
     failures = [failure(jax.jit(way).lower, at, direction) for way in ways]
     reasons = [subject.limit(error) for error in failures]
     reason = reasons[0] if all(reasons) else ""
@@ -181,7 +187,7 @@ TRANSPOSE = "Correct transpose_rule or linearize; of a function def_transpose, b
 
 
 @at_two_sizes
-def vjp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
+def vjp(subject: Subject, inputs: Inputs, place: str) -> NotedCases:
     """Compares vjp with finite differences of the values: <w, difference> = <vjp(w), v> for random
     v and w, by each input alone and all together, for each output alone; for an op also at other
     sizes, for all together.
@@ -222,8 +228,8 @@ def vjp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
 def _require_adjoint(
     view: Smooth,
     what: str,
-    forward: tuple[Sequence[Array], Sequence[Array]],
-    back: tuple[Sequence[Array], Sequence[Array]],
+    forward: tuple[Arrays, Arrays],
+    back: tuple[Arrays, Arrays],
     clause: str,
     slack: float = 0.0,
     relative: float = 0.0,
@@ -232,13 +238,19 @@ def _require_adjoint(
     terms, and the slack.
     """
     left, right = inner(*forward), inner(*back)
-    size = max(inner(*(map(np.abs, xs) for xs in pair)) for pair in (forward, back))
+    size = max(map(_size_of_terms, (forward, back)))
     if not abs(left - right) <= max(relative, view.rounding()) * size + slack:
         text = f"{what}: <J' w, v> = {right:.12g} where <w, J v> = {left:.12g}"
         raise Broken(clause, text, TRANSPOSE)
 
 
-def primal(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def _size_of_terms(pair: tuple[Arrays, Arrays]) -> float:
+    """The inner product of the absolute values."""
+    a, b = pair
+    return inner(map(np.abs, a), map(np.abs, b))
+
+
+def primal(subject: Subject, inputs: Inputs) -> Cases:
     """The values that jvp and vjp return beside the derivative are those of a call."""
     found = []
     for name, reverse in (("jvp", False), ("vjp", True)):
@@ -255,7 +267,7 @@ def primal(subject: Subject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def linear_transpose(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def linear_transpose(subject: OpSubject, inputs: Inputs) -> Cases:
     """Compares jax.linear_transpose with the op, for all inputs together and for each alone where
     the op is linear, the others unchanged or zero; in every precision.
     """
@@ -320,7 +332,7 @@ Traced = frozenset[str]
 """From which of "zero", "tangent" and "primal" a value in a rule is computed."""
 
 
-def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def inactive_slots(subject: OpSubject, inputs: Inputs) -> Cases:
     """The rule gives None for an output that no given tangent reaches, and computes no term from
     zeros of its own in place of a tangent that is None.
     """
@@ -371,11 +383,9 @@ def _emitted(subject: OpSubject, view: Smooth, mask: Mask) -> tuple[list[int], l
         numbers[:] = [i for i, result in enumerate(results) if not absent(result)]
         return present(results)
 
-    primals, outs, given = (
-        [struct(m) for m in metas],
-        [struct(m) for m in form.infer(*metas)],
-        [struct(metas[i]) for i in mask],
-    )
+    primals = [struct(meta) for meta in metas]
+    outs = [struct(meta) for meta in form.infer(*metas)]
+    given = [primals[i] for i in mask]
     closed = jax.make_jaxpr(run)(primals, outs, given)
     arguments = [Traced({"primal"})] * (len(primals) + len(outs))
     arguments += [Traced({"tangent"})] * len(given)

@@ -17,6 +17,7 @@ from ..extension.kernels import NO_RUNTIMES, ExtensionRuntimeSet
 from ..shapes import Shaped, as_operand, is_inexact, meta_of, x64_enabled
 
 Array: TypeAlias = np.ndarray | jax.Array
+Arrays: TypeAlias = Sequence[Array]
 Inputs = tuple[np.ndarray, ...]
 """One example: an array for each input."""
 
@@ -97,15 +98,16 @@ def _example(op: ExtensionOp, example: object, where: str) -> Inputs:
             needed=f"{op.input_count}, one for each input",
             fix="Pass one example as check(op, x, y), more as examples=[(x2, y2), ...].",
         )
-    return tuple(
-        _own(as_operand(a, f"{where}, input {i}"), f"{where}, input {i}")
-        for i, a in enumerate(arrays)
-    )
+    made = []
+    for i, array in enumerate(arrays):
+        place = f"{where}, input {i}"
+        made.append(_own(as_operand(array, place), place))
+    return tuple(made)
 
 
 def _own(array: np.ndarray | jax.Array, where: str) -> np.ndarray:
     """A read-only copy."""
-    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
+    if not is_number(array.dtype):
         raise InvalidConfig(
             where=where,
             given=f"an array of {array.dtype}",
@@ -134,6 +136,11 @@ def first_wrong(wrong: np.ndarray, got: np.ndarray, want: np.ndarray, said: str)
     return (
         f"{got[at]!s} where {said.format(want[at])}{place}, {wrong.sum()} of {wrong.size} entries"
     )
+
+
+def is_number(dtype: np.dtype) -> bool:
+    """Whether it is a dtype of numbers or booleans, and none of keys."""
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def is_half(dtype: np.dtype) -> bool:
@@ -211,17 +218,19 @@ def rows(inputs: Inputs, count: int) -> list[Inputs]:
     """`count` different examples near this one: floats scaled a little, which keeps signs, order
     and definiteness; others rolled.
     """
-    return [
-        tuple(
-            (x * (1 + k / 16)).astype(x.dtype) if is_inexact(x) else np.roll(x, k) for x in inputs
-        )
-        for k in range(count)
-    ]
+
+    def moved(x: np.ndarray, k: int) -> np.ndarray:
+        return (x * (1 + k / 16)).astype(x.dtype) if is_inexact(x) else np.roll(x, k)
+
+    made = []
+    for k in range(count):
+        made.append(tuple(moved(x, k) for x in inputs))
+    return made
 
 
 def largest(x: Array) -> float:
     """The largest finite absolute value; 0 of nothing."""
-    size: Any = abs(in_double(x))
+    size = np.abs(in_double(x))
     return float(np.max(size, where=np.isfinite(size), initial=0.0))
 
 

@@ -23,10 +23,21 @@ from ..both_modes import replaced
 from ..errors import BackendFailure
 from ..extension.execution import host_errors
 from ..jax_seam import failed_inside
-from ..shapes import PyTree, is_inexact, meta_of
-from .examples import FLOATS, Array, Inputs, cast, differ, largest, listed, resized, sizes_of
+from ..shapes import ArrayFunction, PyTree, is_inexact, meta_of
+from .examples import (
+    FLOATS,
+    Array,
+    Arrays,
+    Inputs,
+    cast,
+    differ,
+    largest,
+    listed,
+    resized,
+    sizes_of,
+)
 from .functions import MOST_ALONE, Subject
-from .report import NotApplicable, failure
+from .report import NotApplicable, NotedCases, failure
 
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
 SMOOTH = 1e-5
@@ -51,7 +62,7 @@ class Derivative(NamedTuple):
 
 
 def directional(
-    fn: Callable[..., Sequence[Array]],
+    fn: Callable[..., Arrays],
     at: Sequence[np.ndarray],
     direction: Sequence[np.ndarray],
     grain: float = 0.0,
@@ -69,7 +80,8 @@ def directional(
     """
 
     def values(t: float) -> list[np.ndarray]:
-        return [np.asarray(y) for y in fn(*(x + t * v for x, v in zip(at, direction, strict=True)))]
+        moved = [x + t * v for x, v in zip(at, direction, strict=True)]
+        return list(map(np.asarray, fn(*moved)))
 
     centre = values(0.0)
     found = [
@@ -77,10 +89,9 @@ def directional(
     ]
     for h in STEPS:
         ends = {t: values(t) for s in (h, h / 2, h / 4) for t in (s, -s)}
-        found = [
-            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h, grain, terms))
-            for i, (old, y) in enumerate(zip(found, centre, strict=True))
-        ]
+        for i, y in enumerate(centre):
+            of_output = {t: outputs[i] for t, outputs in ends.items()}
+            found[i] = _merged(found[i], _at_step(of_output, y, h, grain, terms))
         if all((d.smooth & (d.error <= ENOUGH * abs(d.value))).all() for d in found):
             break
     return [
@@ -89,8 +100,10 @@ def directional(
     ]
 
 
-def _at_step(samples: Sequence[Any], h: float, grain: float, size: float) -> Derivative:
-    ends, centre = samples
+def _at_step(
+    ends: dict[float, np.ndarray], centre: np.ndarray, h: float, grain: float, size: float
+) -> Derivative:
+    """The derivative of one output from its values at h, h/2, h/4 to both sides, and between."""
     with np.errstate(all="ignore"):
         slopes = [(ends[s] - ends[-s]) / (2 * s) for s in (h, h / 2, h / 4)]
         central, before = _extrapolated(slopes, (4, 16)), _extrapolated(slopes[1:], (4,))
@@ -157,7 +170,7 @@ class Smooth(NamedTuple):
     def function(
         self,
         mask: Mask,
-        others: Sequence[Array] | None = None,
+        others: Arrays | None = None,
         call: Callable[..., Sequence[Any]] | None = None,
     ) -> Callable[..., tuple[Any, ...]]:
         """A function of the inputs in `mask`, with the others fixed (to those in `others`): of
@@ -175,7 +188,7 @@ class Smooth(NamedTuple):
         """The inputs in `mask`."""
         return tuple(self.inputs[i] for i in mask)
 
-    def moved(self, mask: Mask, values: Sequence[Array]) -> Smooth:
+    def moved(self, mask: Mask, values: Arrays) -> Smooth:
         """The same with other values of the inputs in `mask`."""
         return self._replace(inputs=tuple(replaced(self.inputs, mask, values)))
 
@@ -221,7 +234,7 @@ class Smooth(NamedTuple):
         return [arrays[full.index(i)] for i in few]
 
     def derivatives(
-        self, directions: Sequence[Array], *, reverse: bool = False, whole: bool = False
+        self, directions: Arrays, *, reverse: bool = False, whole: bool = False
     ) -> list[Any]:
         """For each case of the program (mask, part, outputs, tangents or cotangents)."""
         cases, program = self.program(reverse=reverse, whole=whole)
@@ -239,7 +252,7 @@ class Smooth(NamedTuple):
         """The outputs in words."""
         return "output " + ", ".join(map(str, self.outputs))
 
-    def terms(self, directions: Sequence[Array]) -> float:
+    def terms(self, directions: Arrays) -> float:
         """The size of the terms of derivatives along these tangents or cotangents: of the values,
         for relative changes of the inputs.
         """
@@ -248,7 +261,7 @@ class Smooth(NamedTuple):
         if top <= 64 * self.eps() * near:  # nothing but rounding, as x - x: its terms are not known
             top = max(near, 1.0)
         sizes = np.concatenate([np.ravel(abs(x)) for x in self.at(self.active)])
-        shortest = max(np.min(sizes[sizes != 0], initial=1.0), SHORTEST)
+        shortest = max(np.min(sizes, where=sizes != 0, initial=1.0), SHORTEST)
         return top / float(shortest) * sum(map(largest, directions))
 
     def missing(self, *, reverse: bool) -> str:
@@ -359,9 +372,7 @@ def in_each_dtype(
             yield dtype, narrow
 
 
-def pulled(
-    f: Callable[..., Sequence[jax.Array]], w: Sequence[Array]
-) -> Callable[..., Sequence[jax.Array]]:
+def pulled(f: ArrayFunction, w: Arrays) -> ArrayFunction:
     """The cotangents of what a function takes, for these of its outputs."""
     return lambda *xs: jax.vjp(f, *xs)[1](w)
 
@@ -369,7 +380,7 @@ def pulled(
 def values_of(
     view: Smooth,
     mask: Mask,
-    others: Sequence[Array] | None = None,
+    others: Arrays | None = None,
 ) -> Callable[..., list[np.ndarray]]:
     """The floating outputs in NumPy as a function of the inputs in `mask`."""
     judged = view.function(mask, others, view.subject.judged)
@@ -398,14 +409,14 @@ def near_the_example() -> Iterator[None]:
 
 
 def at_two_sizes(
-    check: Callable[[Subject, Inputs, str], Iterator[str | None]],
-) -> Callable[[Subject, Inputs], Iterator[str | None]]:
+    check: Callable[[Subject, Inputs, str], NotedCases],
+) -> Callable[[Subject, Inputs], NotedCases]:
     """A check at the example, and of an op at other sizes, if it takes any; its third argument
     names these sizes.
     """
 
     @functools.wraps(check)
-    def both(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+    def both(subject: Subject, inputs: Inputs) -> NotedCases:
         yield from check(subject, inputs, "")
         other = _of_another_size(subject, inputs) if subject.text else None
         if other is not None:

@@ -29,9 +29,9 @@ from ..shapes import (
     struct,
     x64_enabled,
 )
-from .examples import Array, Inputs, cast, first_wrong, in_double, largest, rows
+from .examples import Array, Arrays, Inputs, cast, first_wrong, in_double, is_number, largest, rows
 from .numpy_arrays import HELD, all_wide, coarsest, holds_numpy
-from .report import Broken, NotApplicable, breaking, causes, failure, one_line, unsupported
+from .report import Broken, Cases, NotApplicable, breaking, causes, failure, one_line, unsupported
 
 NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
@@ -115,28 +115,22 @@ class Subject(abc.ABC):
         self._results: dict[Any, tuple[np.ndarray, ...]] = {}
         self.missing: dict[Any, str] = {}  # what Smooth.missing has found
         self.programs: dict[Any, Callable[..., Any]] = {}
-        self.require(
-            ("oracle", callable(self.oracle or len), "a NumPy function of the inputs"),
-            (
-                "tolerance",
-                self.tolerance is None
-                or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf),
-                "a finite number from 0",
-            ),
-            ("order", type(self.order) is int and self.order in (1, 2), "1 or 2"),
-            ("seed", type(self.seed) is int and self.seed >= 0, "a non-negative int"),
-        )
+        limit = self.tolerance
+        is_limit = limit is None or (type(limit) in (int, float) and 0 <= limit < math.inf)
+        self.require("oracle", callable(self.oracle or len), "a NumPy function of the inputs")
+        self.require("tolerance", is_limit, "a finite number from 0")
+        self.require("order", type(self.order) is int and self.order in (1, 2), "1 or 2")
+        self.require("seed", type(self.seed) is int and self.seed >= 0, "a non-negative int")
 
-    def require(self, *arguments: tuple[str, bool, str]) -> None:
-        """Refuse an argument of `check`: its name, whether it is right, and what is needed."""
-        for name, right, needed in arguments:
-            if not right:
-                raise InvalidConfig(
-                    where="check",
-                    given=f"{name}={getattr(self, name)!r}",
-                    needed=needed,
-                    fix="See the docstring of check.",
-                )
+    def require(self, name: str, right: bool, needed: str) -> None:
+        """Refuse an argument of `check` that is not right."""
+        if not right:
+            raise InvalidConfig(
+                where="check",
+                given=f"{name}={getattr(self, name)!r}",
+                needed=needed,
+                fix="See the docstring of check.",
+            )
 
     @abc.abstractmethod
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
@@ -166,11 +160,11 @@ class Subject(abc.ABC):
     def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
         """Dtypes and shapes of the outputs; None if these inputs are refused."""
 
-    def values(self, *arrays: Array) -> Sequence[Array]:
+    def values(self, *arrays: Array) -> Arrays:
         """The expected outputs."""
         return self.call(*arrays)
 
-    def judged(self, *arrays: Array) -> Sequence[Array]:
+    def judged(self, *arrays: Array) -> Arrays:
         """The outputs of which a derivative is the derivative."""
         return self.values(*arrays)
 
@@ -250,11 +244,10 @@ class Subject(abc.ABC):
         made = rows(inputs, count)
         if not any(self.refuses(each) for each in made[1:]):
             return made
-        metas = [meta_of(x) for x in inputs]
-        own = [
-            inputs,
-            *(e for e in self.examples if e is not inputs and [meta_of(x) for x in e] == metas),
-        ]
+        own, metas = [inputs], list(map(meta_of, inputs))
+        for example in self.examples:
+            if example is not inputs and list(map(meta_of, example)) == metas:
+                own.append(example)
         return [own[k % len(own)] for k in range(count)]
 
     def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
@@ -310,9 +303,7 @@ class Subject(abc.ABC):
         text = first_wrong(wrong, got, want, "{} was expected")
         return text and f"{text} beyond {limit}"
 
-    def hold(
-        self, claims: Sequence[Claim], clause: str, fix: str, terms: float = 0.0
-    ) -> Iterator[None]:
+    def hold(self, claims: Sequence[Claim], clause: str, fix: str, terms: float = 0.0) -> Cases:
         """One case a claim. Where the size of terms is not given, it is that of the arguments."""
         results = self.results(claims, clause, fix)
         refused = [value.reason for value in results if isinstance(value, Refused)]
@@ -445,7 +436,7 @@ class FunctionSubject(Subject):
         """The values of a call with the arguments as they were given, with the user's settings;
         `anew`: without the programs that a jitted function has compiled.
         """
-        fn: Any = self.fn
+        fn = self.fn
         if anew and isinstance(fn, JITTED):
             fn = fn.__wrapped__
         with jax.enable_x64(self.users_x64):
@@ -456,7 +447,7 @@ class FunctionSubject(Subject):
         if self.untraced is not None:
             raise NotApplicable("JAX cannot trace the function: see value")
 
-    def values(self, *arrays: Array) -> Sequence[Array]:
+    def values(self, *arrays: Array) -> Arrays:
         """The values of the compiled function."""
         return self.compiled(*arrays)
 
@@ -491,15 +482,13 @@ def _name_of(path: tuple[Any, ...]) -> str:
 
 def _is_random_key(leaf: object) -> bool:
     """A key, or the two numbers of jax.random.PRNGKey."""
-    return isinstance(leaf, jax.Array) and (
-        is_key(leaf.dtype) or (leaf.dtype == np.uint32 and leaf.shape[-1:] == (2,))
-    )
+    if not isinstance(leaf, jax.Array):
+        return False
+    return is_key(leaf.dtype) or (leaf.dtype == np.uint32 and leaf.shape[-1:] == (2,))
 
 
 def _is_array(leaf: object) -> bool:
-    return isinstance(leaf, np.ndarray | np.generic | jax.Array) and any(
-        jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.number, jnp.bool_)
-    )
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array) and is_number(leaf.dtype)
 
 
 def _arrays(outputs: PyTree) -> Iterator[jax.Array]:

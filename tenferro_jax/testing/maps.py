@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
+from ..both_modes import replaced
 from ..extension.contract import Can
 from ..extension.kernels import RouteKind
 from ..extension.sharding import split_of
-from ..shapes import meta_of
-from .examples import Array, Inputs
+from ..shapes import ArrayFunction, meta_of
+from .examples import Array, Arrays, Inputs
 from .finite_differences import Smooth, pulled, smooth
 from .functions import Axes, Claim, Subject
 from .ops_given import OpSubject
-from .report import NotApplicable, breaking
+from .report import Cases, NotApplicable, NotedCases, breaking
 
 Call: TypeAlias = Callable[..., Any]
 
@@ -32,18 +33,22 @@ def choices(subject: Subject, inputs: Inputs) -> list[Axes]:
     """
     options: list[Axes] = [(None, *range(x.ndim + 1)) for x in inputs]
     # Of an op without its own batched() JAX moves the axes.
-    sampled, rng = 8 if subject.own_batching else 2, subject.rng
+    sampled = 8 if subject.own_batching else 2
     found: Iterable[Axes] = itertools.product(*options)
     if math.prod(map(len, options)) > 2 * sampled:
-        found = [
-            *(alone(i, axis, len(inputs)) for i, places in enumerate(options) for axis in places),
-            (0,) * len(inputs),
-            *(
-                tuple(places[rng.integers(len(places))] for places in options)
-                for _ in range(sampled)
-            ),
-        ]
-    return [axes for axes in dict.fromkeys(found) if any(axis is not None for axis in axes)]
+        found = _some(options, sampled, subject.rng)
+    unmapped = (None,) * len(inputs)
+    return [axes for axes in dict.fromkeys(found) if axes != unmapped]
+
+
+def _some(options: Sequence[Axes], sampled: int, rng: np.random.Generator) -> Iterator[Axes]:
+    """Each position of each input alone, all inputs mapped in front, and a sample."""
+    count = len(options)
+    for i, places in enumerate(options):
+        yield from (alone(i, axis, count) for axis in places)
+    yield (0,) * count
+    for _ in range(sampled):
+        yield tuple(places[rng.integers(len(places))] for places in options)
 
 
 def alone(i: int, axis: int | None, count: int) -> Axes:
@@ -51,24 +56,28 @@ def alone(i: int, axis: int | None, count: int) -> Axes:
     return (*(None,) * i, axis, *(None,) * (count - i - 1))
 
 
-def stacked(elements: Sequence[Inputs], axes: Axes) -> tuple[tuple[np.ndarray, ...], list[Inputs]]:
-    """Elements stacked along these axes, and the elements; an input without an axis is that of the
-    first element.
+def joined(
+    elements: Sequence[Inputs], axes: Axes, join: Callable[..., np.ndarray] = np.stack
+) -> Inputs:
+    """Elements stacked, or joined by another function, along these axes; an input without an axis
+    is that of the first element.
     """
-    first = elements[0]
-    args = tuple(
-        first[i] if axis is None else np.stack([e[i] for e in elements], axis)
-        for i, axis in enumerate(axes)
-    )
-    each = [
-        tuple(first[i] if axis is None else e[i] for i, axis in enumerate(axes)) for e in elements
-    ]
-    return args, each
+    made = []
+    for axis, arrays in zip(axes, zip(*elements, strict=True), strict=True):
+        made.append(arrays[0] if axis is None else join(arrays, axis))
+    return tuple(made)
 
 
-def columns(rows: Iterable[Sequence[Array]], axis: int = 0) -> tuple[np.ndarray, ...]:
+def separate(elements: Sequence[Inputs], axes: Axes) -> list[Inputs]:
+    """The elements, of which `joined` makes its arrays: what has no axis is that of the first."""
+    shared = [i for i, axis in enumerate(axes) if axis is None]
+    of_first = [elements[0][i] for i in shared]
+    return [tuple(replaced(element, shared, of_first)) for element in elements]
+
+
+def columns(rows: Iterable[Arrays], axis: int = 0) -> tuple[np.ndarray, ...]:
     """The arrays of several rows, stacked over the rows."""
-    return tuple(np.stack([np.asarray(x) for x in c], axis) for c in zip(*rows, strict=True))
+    return tuple(np.stack(column, axis) for column in zip(*rows, strict=True))
 
 
 class Mapped(NamedTuple):
@@ -104,11 +113,10 @@ def _values(
     """
     claims = []
     for what, axes, mapped, out in cases:
-        args, each = stacked(elements, axes)
+        args, each = joined(elements, axes), separate(elements, axes)
         want = columns(map(subject.expected, each), out)
-        claims.append(
-            Claim(what, mapped(subject.call), args, want, mapped(plain) if plain else None)
-        )
+        own = mapped(plain) if plain else None
+        claims.append(Claim(what, mapped(subject.call), args, want, plain=own))
     return claims
 
 
@@ -127,7 +135,7 @@ def _derivatives(
 
     claims = []
     for what, axes, mapped, _ in cases:
-        args, each = stacked(elements, axes)
+        args, each = joined(elements, axes), separate(elements, axes)
         wants = columns(view._replace(inputs=e).derivatives(w, reverse=True)[0][3] for e in each)
         summed = [
             want.sum(0) if axes[i] is None else want
@@ -145,40 +153,36 @@ def _derivatives(
 
 
 def _pulled(
-    view: Smooth, call: Callable[..., Sequence[jax.Array]], cotangents: Sequence[Array], *xs: Array
+    view: Smooth, call: ArrayFunction, cotangents: Arrays, *xs: Array
 ) -> Sequence[jax.Array]:
     """The derivative of a function of all inputs by those that are active."""
     f = view.function(view.active, xs, call)
     return pulled(f, cotangents)(*(xs[i] for i in view.active))
 
 
-def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def vmap(subject: Subject, inputs: Inputs) -> Cases:
     """Maps every axis of every input, also mixed over the inputs; outputs are stacked as first and
     as last axis.
     """
     elements = _elements(subject, inputs, 3)
-    cases = [
-        Mapped(
-            f"vmap {subject.axes_text(axes)}, out_axes={out}",
-            axes,
-            functools.partial(jax.vmap, in_axes=axes, out_axes=out),
-            out,
-        )
-        for axes, out in zip(choices(subject, inputs), itertools.cycle((0, -1)), strict=False)
-    ]
+    cases = []
+    for axes, out in zip(choices(subject, inputs), itertools.cycle((0, -1)), strict=False):
+        of = functools.partial(jax.vmap, in_axes=axes, out_axes=out)
+        cases.append(Mapped(f"vmap {subject.axes_text(axes)}, out_axes={out}", axes, of, out))
     yield from subject.hold(_values(subject, elements, cases), *_fix(subject))
 
 
-def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def vmap_of_grad(subject: Subject, inputs: Inputs) -> Cases:
     """Compares the derivative of each element with vmap of the derivative and the derivative of
     vmap, which sums over unmapped inputs.
     """
     view = smooth(subject, inputs)
     count = len(inputs)
-    cases = [
-        Mapped(f"vmap {subject.axes_text(axes)}", axes, functools.partial(jax.vmap, in_axes=axes))
-        for axes in dict.fromkeys([(0,) * count, *(alone(n, 0, count) for n in range(count))])
-    ]
+    each = (alone(n, 0, count) for n in range(count))
+    cases = []
+    for axes in dict.fromkeys([(0,) * count, *each]):
+        of = functools.partial(jax.vmap, in_axes=axes)
+        cases.append(Mapped(f"vmap {subject.axes_text(axes)}", axes, of))
     yield from subject.hold(
         _derivatives(view, subject.rows(view.inputs, 2), cases, by_vmap=True),
         "X13.1",
@@ -214,13 +218,10 @@ def _shard_maps(mesh: jax.sharding.Mesh, count: int) -> list[Mapped]:
         cases.append((alone(0, 0, count), True))
 
     def spread(axes: Axes, checked: bool, call: Call) -> Call:
-        return jax.shard_map(
-            jax.vmap(call, axes),
-            mesh=mesh,
-            in_specs=tuple(jax.P() if axis is None else jax.P("d") for axis in axes),
-            out_specs=jax.P("d"),
-            check_vma=checked,
-        )
+        batch = jax.P("d")
+        specs = tuple(jax.P() if axis is None else batch for axis in axes)
+        of = jax.vmap(call, axes)
+        return jax.shard_map(of, mesh=mesh, in_specs=specs, out_specs=batch, check_vma=checked)
 
     return [
         Mapped(
@@ -232,7 +233,7 @@ def _shard_maps(mesh: jax.sharding.Mesh, count: int) -> list[Mapped]:
     ]
 
 
-def shard_map(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def shard_map(subject: OpSubject, inputs: Inputs) -> Cases:
     """shard_map with one element on each device, checked and unchecked; and with one input spread
     and the others replicated.
     """
@@ -242,7 +243,7 @@ def shard_map(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
 
-def shard_map_derivative(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def shard_map_derivative(subject: OpSubject, inputs: Inputs) -> Cases:
     """The derivative through shard_map is that of each element, summed for replicated inputs."""
     view = smooth(subject, inputs)
     cases = _shard_maps(_mesh(), len(inputs))
@@ -260,7 +261,7 @@ def _placed(
     )
 
 
-def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
+def sharding_rule(subject: OpSubject, inputs: Inputs) -> NotedCases:
     """Splits each factor of the op's sharding rule over up to eight devices: the outputs are those
     of one device.
     """
@@ -278,10 +279,7 @@ def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
         at = [term.index(factor) if factor in term else None for term in split.inputs]
         if factor in split.kept or at == [None] * len(at):
             continue
-        longer = tuple(
-            elements[0][i] if axis is None else np.concatenate([e[i] for e in elements], axis)
-            for i, axis in enumerate(at)
-        )
+        longer = joined(elements, tuple(at), np.concatenate)
         if subject.metas(longer) is None:
             yield f"not split over {factor!r}, because the op refuses {mesh.size} times its size"
             continue
@@ -291,7 +289,7 @@ def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
         yield from subject.hold([claim], "X13.10", fix)
 
 
-def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Cases:
     """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over
     it, and with replicated inputs.
     """
@@ -305,13 +303,13 @@ def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     plain = None if stated or plain is None else jax.jit(plain)
     whole = _placed(inputs, mesh, [jax.P()] * len(inputs))
     place, want = "replicated inputs on an explicit mesh", subject.expected(inputs)
-    claims = [Claim(place, subject.call, whole, want, plain)]
+    claims = [Claim(place, subject.call, whole, want, plain=plain)]
     if lowered:
         elements = _elements(subject, inputs, mesh.size)
         args = _placed(columns(elements), mesh, [jax.P("d")] * len(inputs))
         wants = columns(map(subject.expected, elements))
-        own = jax.vmap(plain) if plain else None
-        claims.append(Claim("vmap on an explicit mesh", jax.vmap(subject.call), args, wants, own))
+        call, own = jax.vmap(subject.call), jax.vmap(plain) if plain else None
+        claims.append(Claim("vmap on an explicit mesh", call, args, wants, plain=own))
     fix = "Correct sharding_rule, or leave it out to use the sharding of the lowering."
     with jax.set_mesh(mesh):
         yield from subject.hold(claims, "X13.5", fix)

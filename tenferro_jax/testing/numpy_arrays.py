@@ -17,7 +17,7 @@ import numpy as np
 
 from ..extension.carrier import kernel_body, lowering_body
 from ..extension.routes import current_platform, equations, extensions_in
-from ..jax_seam import ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
+from ..jax_seam import CONFIG, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import PyTree, Shaped, is_inexact, struct, x64_enabled
 from .examples import Array, Inputs
 
@@ -37,8 +37,7 @@ def holds_numpy(call: Callable[..., Outputs], inputs: Inputs) -> bool:
     has another setting, for which JAX has no trace in its caches.
     """
     first = [*_traces(call, inputs)]
-    config: Any = jax.config
-    other = "high" if config.jax_default_matmul_precision == "highest" else "highest"
+    other = "high" if CONFIG.jax_default_matmul_precision == "highest" else "highest"
     with jax.default_matmul_precision(other):
         again = [*_traces(call, inputs)]
     known = set(map(id, _arrays(first)))
@@ -79,12 +78,13 @@ def _traced(fn: Callable[..., PyTree], args: Sequence[PyTree]) -> Iterator[Close
 
 def _arrays(traces: Sequence[ClosedJaxpr]) -> Iterator[np.ndarray]:
     """The NumPy arrays of a dtype that depends on the setting, also those written as numbers."""
-    sizes = (8, 16) if x64_enabled() else (4, 8)
+    real = 8 if x64_enabled() else 4
     for traced in traces:
         for x in _constants(traced):
-            bits = x.dtype.itemsize if isinstance(x, np.ndarray) else 0
-            if bits == sizes[jnp.issubdtype(x.dtype, jnp.complexfloating) if bits else 0]:
-                yield x
+            if isinstance(x, np.ndarray):
+                size = 2 * real if jnp.issubdtype(x.dtype, jnp.complexfloating) else real
+                if x.dtype.itemsize == size:
+                    yield x
 
 
 def _constants(traced: ClosedJaxpr) -> Iterator[Any]:

@@ -26,7 +26,7 @@ from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, AnyRule, ExtensionRuleSet, is_stated
 from ..linear import FORWARD_MODE
 from ..shapes import Shaped, TensorMeta, meta_of
-from .examples import Array, Inputs, cast, in_32_bits, is_half, read_examples
+from .examples import Array, Arrays, Inputs, cast, in_32_bits, is_half, read_examples
 from .finite_differences import DECLARED
 from .functions import Oracle, Subject
 from .numpy_arrays import all_wide, coarsest
@@ -45,11 +45,11 @@ class OpSubject(Subject):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(
-            ("op", isinstance(self.op, ExtensionOp), "an instance of an ExtensionOp subclass"),
-            ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
-            ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
-        )
+        are_runtimes = isinstance(self.runtimes, ExtensionRuntimeSet)
+        op_class = "an instance of an ExtensionOp subclass"
+        self.require("op", isinstance(self.op, ExtensionOp), op_class)
+        self.require("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet")
+        self.require("runtimes", are_runtimes, "an ExtensionRuntimeSet")
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)
         if self.tied_to_the_setting(self.examples[0]) and self.tied:
@@ -115,12 +115,12 @@ class OpSubject(Subject):
             error = failure(self.op.eager_execute, *(x.copy() for x in inputs))
         return one_line(error) if error else ""
 
-    def of_oracle(self, oracle: Oracle, inputs: Sequence[Array]) -> Sequence[Any]:
+    def of_oracle(self, oracle: Oracle, inputs: Arrays) -> Sequence[Any]:
         """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it
         computes 16-bit floats in float32. It may be one array, or nested as the function's.
         """
-        made: Any = oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))
-        leaves = jax.tree.leaves(made)
+        taken = [x.astype(np.float32) if is_half(x.dtype) else x for x in inputs]
+        leaves = jax.tree.leaves(oracle(*taken))
         if any(isinstance(y, np.ma.MaskedArray) for y in leaves):
             fix = "Return y.filled(value): of a masked entry there is no value to compare with."
             raise Broken("X8.10", "the oracle returns a masked array", fix)
@@ -141,8 +141,8 @@ class OpSubject(Subject):
 
     def routes(self, inputs: Sequence[Shaped]) -> tuple[RouteKind, ...]:
         """The routes that can run these inputs here."""
-        ways = self.ways(inputs).values()
-        return tuple(kind for kind in RouteKind if any(kind in alone.routes for alone in ways))
+        found = frozenset[RouteKind]().union(*(way.routes for way in self.ways(inputs).values()))
+        return tuple(kind for kind in RouteKind if kind in found)
 
     def ways(self, inputs: Sequence[Shaped]) -> dict[str, ExtensionRuntimeSet]:
         """The routes that can run these inputs here, each kernel by itself: by name, the runtimes
@@ -188,7 +188,7 @@ class OpSubject(Subject):
                 "Use other functions in the lowering, if you need it.",
             ) from error
 
-    def judged(self, *arrays: Array) -> Sequence[Array]:
+    def judged(self, *arrays: Array) -> Arrays:
         """The outputs of the lowering: a kernel that is wrong is no mistake of the rule."""
         if RouteKind.LOWERING not in self.routes(arrays):
             return self.call(*arrays)

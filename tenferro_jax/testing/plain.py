@@ -45,7 +45,7 @@ def plain_form(op: ExtensionOp, rule: AnyRule | None) -> Plain:
 
 def _with_reverse_rule(op: Any, body: Plain) -> Plain:
     """The function of an op with the author's fwd and bwd."""
-    form: Any = jax.custom_vjp(body)
+    form = jax.custom_vjp(body)
     fwd, bwd = op.reverse
     places = op.arguments.unflatten(range(op.input_count))
 
@@ -72,7 +72,7 @@ def _with_forward_rule(op: ExtensionOp, rule: AnyRule, body: Plain) -> Plain:
         moved = [_zero(y) if absent(t) else t for y, t in zip(outs, made, strict=True)]
         return outs[: op.output_count], tuple(moved[: op.output_count])
 
-    form: Any = jax.custom_jvp(body)
+    form = jax.custom_jvp(body)
     form.defjvp(tangents_of)
     return lambda *xs: tuple(form(*xs))
 

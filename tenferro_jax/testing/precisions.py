@@ -5,18 +5,27 @@ are compared with finite differences.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..shapes import is_inexact
-from .examples import Array, Inputs, cast, first_wrong, largest, listed
+from .examples import Array, Arrays, Inputs, cast, first_wrong, largest, listed
 from .finite_differences import Smooth, in_each_dtype, smooth
 from .functions import Subject, in_terms_of
 from .numpy_arrays import all_wide
-from .report import Broken, NotApplicable, breaking, causes, one_line, unsupported
+from .report import (
+    Broken,
+    Cases,
+    NotApplicable,
+    NotedCases,
+    breaking,
+    causes,
+    one_line,
+    unsupported,
+)
 
 NEARBY = 8
 """Number of points near the example at which derivatives are computed, to see how much rounding may
@@ -24,7 +33,7 @@ change them.
 """
 
 
-def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+def precisions(subject: Subject, inputs: Inputs) -> NotedCases:
     """Compares jvp and vjp in float32, complex64, bfloat16 and float16 with float64; of a function
     the values too.
 
@@ -64,90 +73,125 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             single = narrow if dtype == "float32" else single
 
 
-def _run(view: Smooth, modes: Sequence[bool], *given: Sequence[Array], whole: bool) -> Any:
-    """The outputs for inputs, the tangents for tangents, if there is forward mode, and in reverse
-    the cotangents for cotangents; all in the dtypes of this view. `whole`: by a program for all
-    inputs and outputs alone, and not by those that the other checks have compiled.
+class Point(NamedTuple):
+    """Where derivatives are computed.
+
+    Attributes:
+      inputs: of the op, all of them.
+      tangents: along which jvp is, one for each active input.
+      cotangents: of which vjp is, one for each floating output.
     """
-    likes = view.inputs, view.at(view.active), view.cotangents(view.subject.rng)
-    point, v, w = (
-        tuple(np.asarray(x).astype(like.dtype) for x, like in zip(xs, arrays, strict=True))
-        for xs, arrays in zip(given, likes, strict=True)
-    )
-    there = view._replace(inputs=point)
-    found: dict[bool, Any] = {
-        mode: there.derivatives((v, w)[mode], reverse=mode, whole=whole)[0] for mode in modes
-    }
-    outs = found[modes[0]][2]
-    return outs, *(found[mode][3] if mode in found else () for mode in (False, True))
+
+    inputs: Arrays
+    tangents: Arrays
+    cotangents: Arrays
 
 
-def _compared(
-    wide: Smooth, narrow: Smooth, single: Smooth | None, modes: Sequence[bool]
-) -> Iterator[None]:
+class Answers(NamedTuple):
+    """What a program gives at a point; nothing for a mode that it does not have.
+
+    Attributes:
+      values: the floating outputs.
+      jvp: their tangents.
+      vjp: the cotangents of the active inputs.
+    """
+
+    values: Arrays
+    jvp: Arrays
+    vjp: Arrays
+
+
+def _answers(view: Smooth, modes: Sequence[bool], point: Point, *, whole: bool) -> Answers:
+    """What this view gives at a point, in its dtypes. `whole`: by a program for all inputs and
+    outputs alone, and not by those that the other checks have compiled.
+    """
+    there = view._replace(inputs=_in_dtypes(point.inputs, view.inputs))
+    tangents = _in_dtypes(point.tangents, view.at(view.active))
+    cotangents = _in_dtypes(point.cotangents, view.cotangents(view.subject.rng))
+    values: Arrays = ()
+    jvp: Arrays = ()
+    vjp: Arrays = ()
+    if False in modes:
+        _, _, values, jvp = there.derivatives(tangents, whole=whole)[0]
+    if True in modes:
+        _, _, again, vjp = there.derivatives(cotangents, reverse=True, whole=whole)[0]
+        values = values or again
+    return Answers(values, jvp, vjp)
+
+
+def _in_dtypes(xs: Arrays, likes: Sequence[np.ndarray]) -> Inputs:
+    return tuple(np.asarray(x).astype(like.dtype) for x, like in zip(xs, likes, strict=True))
+
+
+COMPARED = (  # the clause of each of Answers, its name, and what is to be corrected
+    ("", "value", "the function"),
+    ("X10.6", "jvp", "the rule"),
+    ("X10.7", "vjp", "the rule or its transpose"),
+)
+
+
+def _compared(wide: Smooth, narrow: Smooth, single: Smooth | None, modes: Sequence[bool]) -> Cases:
     """One case for each value and derivative. The rounding is measured in `single`, where the
     program was found to be right, or else it is that of the largest terms.
     """
-    subject, rng, active = wide.subject, wide.subject.rng, wide.active
+    subject, rng = wide.subject, wide.subject.rng
     at = cast(narrow.inputs, "float64")
     if subject.refuses(narrow.inputs) or subject.refuses(at):
         return
-    least = min(
-        (x.dtype for x in narrow.inputs if is_inexact(x)),
-        key=lambda dtype: float(jnp.finfo(dtype).bits),
-    )
+    least = _narrowest(narrow.inputs)
     info = jnp.finfo(least)
-    v, w = narrow.random(narrow.at(active), rng), narrow.cotangents(rng)
+    v, w = narrow.random(narrow.at(wide.active), rng), narrow.cotangents(rng)
     with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
-        got = _run(narrow, modes, narrow.inputs, v, w, whole=True)
-    size = 4 * float(info.eps)
-    moved = [
-        tuple(x * (1 + size * rng.uniform(-1, 1, x.shape)) if is_inexact(x) else x for x in at)
-        for _ in range(NEARBY)
-    ]
-    points = [cast(cast(point, "float32"), "float64") for point in moved]
-    points = [at, *(point for point in points if not subject.refuses(point))]
-    near = [_run(wide, modes, point, v, w, whole=False) for point in points]
-    want = near[0]
-    if any(
-        not np.array_equal(_finite(a), _finite(b)) for a, b in zip(got[0], want[0], strict=True)
-    ):
+        got = _answers(narrow, modes, Point(narrow.inputs, v, w), whole=True)
+    nearby = (_nearby(at, 4 * float(info.eps), rng) for _ in range(NEARBY))
+    points = [Point(x, v, w) for x in (at, *nearby) if x is at or not subject.refuses(x)]
+    near = [_answers(wide, modes, point, whole=False) for point in points]
+    if not all(map(_finite_alike, got.values, near[0].values)):
         return
     eps = max(float(info.eps), subject.grain)
     allowed = max(eps**0.75 if least == np.float32 else 2 * eps, subject.tolerance or 0.0)
     terms = in_terms_of(wide.inputs), wide.terms(v), wide.terms(w)
-    roughly = [_run(single, modes, point, v, w, whole=True) for point in points] if single else []
-    for k, (clause, kind, rule) in enumerate(
-        (
-            ("", "value", "the function"),
-            ("X10.6", "jvp", "the rule"),
-            ("X10.7", "vjp", "the rule or its transpose"),
-        )
-    ):
-        if not k and subject.text:  # the values of an op are those of its routes
+    roughly = [_answers(single, modes, point, whole=True) for point in points] if single else []
+    for k, (clause, kind, rule) in enumerate(COMPARED):
+        if kind == "value" and subject.text:  # the values of an op are those of its routes
             continue
         for j, g in enumerate(got[k]):
-            around = [np.asarray(n[k][j]) for n in near]
+            around = [np.asarray(answers[k][j]) for answers in near]
             rounding = terms[k]
-            if single:
-                rounding = _rounding([r[k][j] for r in roughly], around)
+            if roughly:
+                rounding = _rounding([answers[k][j] for answers in roughly], around)
             off = _difference(np.asarray(g), around, allowed, 4 * eps * rounding, info)
             if off:
-                raise Broken(
-                    clause, f"{kind} in {least}, entry {j}: {off}", f"Correct {rule} in {least}."
-                )
+                problem = f"{kind} in {least}, entry {j}: {off}"
+                raise Broken(clause, problem, f"Correct {rule} in {least}.")
             yield
 
 
-def _rounding(single: Sequence[Array], wide: Sequence[np.ndarray]) -> float:
+def _narrowest(inputs: Inputs) -> np.dtype:
+    """The narrowest of the floating dtypes."""
+    floating = (x.dtype for x in inputs if is_inexact(x))
+    return min(floating, key=lambda dtype: float(jnp.finfo(dtype).bits))
+
+
+def _nearby(inputs: Inputs, size: float, rng: np.random.Generator) -> Inputs:
+    """Inputs that differ from these by a part of this size, as far as float32 can tell."""
+    moved = []
+    for x in inputs:
+        moved.append(x * (1 + size * rng.uniform(-1, 1, x.shape)) if is_inexact(x) else x)
+    return cast(cast(tuple(moved), "float32"), "float64")
+
+
+def _rounding(single: Arrays, wide: Sequence[np.ndarray]) -> float:
     """The largest difference of values in float32 and float64, in units of eps of float32."""
     with np.errstate(all="ignore"):
         off = [np.asarray(s).astype(w.dtype) - w for s, w in zip(single, wide, strict=True)]
     return max(map(largest, off)) / float(jnp.finfo(np.float32).eps)
 
 
-def _finite(x: Array) -> np.ndarray:
-    return np.isfinite(np.asarray(x).astype(np.complex128))
+def _finite_alike(a: Array, b: Array) -> bool:
+    """Whether two arrays are finite at the same places."""
+    one, other = (np.isfinite(np.asarray(x).astype(np.complex128)) for x in (a, b))
+    return np.array_equal(one, other)
 
 
 def _difference(
@@ -160,7 +204,7 @@ def _difference(
     want = around[0]
     with np.errstate(all="ignore"):
         spread = np.max([abs(near - want) for near in around], axis=0)
-        size: Any = abs(want)
+        size = np.abs(want)
         judged = np.isfinite(size) & np.isfinite(spread) & (size < float(info.max) / 16)
         scale = np.max(size, where=judged, initial=0.0)
         difference = abs(got.astype(want.dtype) - want)

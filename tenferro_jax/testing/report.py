@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from ..errors import ADRuleError, BackendFailure, ConformanceError, TenferroErro
 from ..extension.execution import host_errors
 from ..jax_seam import says_unsupported
 from ..shapes import TensorMeta
+
+Cases: TypeAlias = Iterator[None]
+"""What a check gives: one for each case."""
+NotedCases: TypeAlias = Iterator[str | None]
+"""Likewise; a note where it left something out."""
 
 
 class Broken(Exception):
@@ -189,7 +194,10 @@ RULE = "-" * WIDTH
 
 
 def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
-    name = f"{law:<3} {check:<20} {clauses:<19}" if clauses else f"{law:<12} {check:<20}"
+    if clauses:
+        name = f"{law:<3} {check:<20} {clauses:<19}"
+    else:
+        name = f"{law:<12} {check:<20}"
     return f"{name} {cases:>5}  {verdict}"
 
 

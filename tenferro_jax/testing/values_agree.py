@@ -23,7 +23,7 @@ from .declared import run_host_form, symbolic_graph
 from .examples import Inputs, grown, in_other_dtypes, is_half, listed, of_other_sizes
 from .functions import Claim, FunctionSubject, in_terms_of
 from .ops_given import OpSubject
-from .report import Broken, NotApplicable, breaking, failure, one_line
+from .report import Broken, Cases, NotApplicable, NotedCases, breaking, failure, one_line
 
 PURE = "Compute from inputs and payload alone; seed what is random by the payload."
 
@@ -44,7 +44,7 @@ def value(subject: OpSubject, inputs: Inputs) -> Iterator[str]:
     yield subject.tied
 
 
-def value_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[str | None]:
+def value_of_function(subject: FunctionSubject, inputs: Inputs) -> NotedCases:
     """Calls the function, compiled too, at two inputs and again: the values are those of the first
     call, and the function keeps nothing from an earlier call.
     """
@@ -57,7 +57,7 @@ def value_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[str 
         subject.require_equal("called again", again, subject.first, "", "", terms)
         yield subject.tied
     examples = subject.rows(inputs, 2)
-    first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
+    first = [list(map(np.asarray, subject.call(*xs))) for xs in examples]
     for what, call in (("called again", subject.call), ("jit", subject.compiled)):
         for xs, want in zip(examples, first, strict=True):
             with breaking("", what, ""):
@@ -66,7 +66,7 @@ def value_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[str 
             yield None
 
 
-def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def host_form(subject: OpSubject, inputs: Inputs) -> Cases:
     """Calls eager_execute directly: it returns NumPy arrays, does not change its inputs, and gives
     equal answers at every call.
     """
@@ -92,7 +92,7 @@ def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def exported(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def exported(subject: OpSubject, inputs: Inputs) -> Cases:
     """Exports for several platforms, reloads the bytes, and runs them; an attribute of the call
     names the family.
     """
@@ -121,7 +121,7 @@ def exported(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def exported_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
+def exported_of_function(subject: FunctionSubject, inputs: Inputs) -> Cases:
     """Exports with jax.export, reloads the bytes and runs them."""
     try:
         data = jax.export.export(subject.compiled)(*inputs).serialize()
@@ -134,7 +134,7 @@ def exported_of_function(subject: FunctionSubject, inputs: Inputs) -> Iterator[N
     yield
 
 
-def exported_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
+def exported_sizes(subject: OpSubject, inputs: Inputs) -> Cases:
     """Exports with symbolic sizes, reloads, and runs at two sizes."""
     _require_exportable(subject, inputs)
     graph = symbolic_graph(subject, inputs).with_runtimes(subject.runtimes.only(RouteKind.LOWERING))
@@ -185,7 +185,7 @@ def _require_exportable(subject: OpSubject, inputs: Inputs) -> None:
 SAME = "Let every route compute the same; state a tolerance where rounding may differ."
 
 
-def routes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
+def routes(subject: OpSubject, inputs: Inputs) -> NotedCases:
     """Runs each route alone, in every precision and at other sizes; compares it with the oracle, or
     else with the lowering or the host form.
     """
@@ -214,16 +214,11 @@ def routes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
     made += subject.accepted([grown(inputs)]) or subject.accepted(of_other_sizes(inputs, (2, 3)))
     answers = [_answer(subject, xs, i == 0) for i, xs in enumerate(made)]
     against = "the oracle" if subject.oracle else ways[0][0]
-    claims = [
-        Claim(
-            f"route {way} for {listed(xs)}, against {against}",
-            functools.partial(apply, subject.op, runtimes=alone),
-            xs,
-            i,
-        )
-        for i, xs in enumerate(made)
-        for way, alone in _in_order(subject, xs)
-    ]
+    claims = []
+    for i, xs in enumerate(made):
+        for way, alone in _in_order(subject, xs):
+            what = f"route {way} for {listed(xs)}, against {against}"
+            claims.append(Claim(what, functools.partial(apply, subject.op, runtimes=alone), xs, i))
     results = subject.results(claims, "X8.3", "See the error.")
     for (what, _, xs, i, _), got in zip(claims, results, strict=True):
         want = answers[i]
