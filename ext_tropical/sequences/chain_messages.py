@@ -15,8 +15,8 @@ from jax import lax
 
 from ..semirings.shipped import MaxPlusSemiring, MinPlusSemiring
 from ..steps.kernels.selection import UNROLLED_ENTRIES, one_by_one, together
-from .alignment_op import diagonals
 from .chain_inputs import ChainOpLike, Inputs, State, finite_max, relative
+from .vectors import diagonals
 
 BLOCK = 1024
 """Times at most, over which best scores are added one to another."""
