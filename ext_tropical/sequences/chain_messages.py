@@ -151,10 +151,13 @@ def over_times(
         live = jnp.clip(chain.size - times[0], 0, size)
         return (message, kept), jnp.sum(best) + offset * live.astype(offset.dtype)
 
+    def longer(x: jax.Array) -> jax.Array:
+        return jnp.pad(x, [(0, count - rest)] + [(0, 0)] * (x.ndim - 1))
+
     # Times that fill no block come first, in a loop of their own: to replace what lies behind the
     # last time takes a fifth of XLA CPU's time.
     message, some = lax.scan(step, first, jax.tree.map(lambda x: x[:rest], given))
-    kept = jax.tree.map(lambda x: jnp.pad(x, [(0, count - rest)] + [(0, 0)] * (x.ndim - 1)), some)
+    kept = jax.tree.map(longer, some)
     starts = rest + size * jnp.arange(blocks, dtype=jnp.int32)
     (last, kept), taken = lax.scan(block, (message, kept), starts)
     return last, kept, jnp.sum(taken)
