@@ -3,7 +3,10 @@
 `all_pairs`
     `closure`: the best walks between all nodes of a matrix.
 `paths`
-    `EdgeGraph`, `shortest_paths`, `sparse_matvec`: edges as arrays. `path_op`: the ops.
+    `EdgeGraph`, `shortest_paths`, `sparse_matvec`: edges as arrays.
+`path_op`
+    The ops of searches and of sums along their trees, with their gradients. `path_inputs`: what
+    they take and give by name; `path_search` and `path_trees`: the two in standard ops.
 `segments`
     `segment_max`, `segment_min`: the best entry of each group, and which one it is.
 """

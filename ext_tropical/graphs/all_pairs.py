@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +127,7 @@ class ClosureResult:
         if isinstance(nodes, jax.core.Tracer):
             return nodes
         known = np.asarray(nodes)
-        return known[known >= 0]
+        return np.extract(known >= 0, known)
 
     def predecessors(self) -> jax.Array:
         """For every pair the node before the last on `walk(i, j)`: int32 (n, n); -1 on the diagonal
@@ -249,18 +249,19 @@ def _values(semiring: SelectiveSemiring, a: jax.Array) -> tuple[jax.Array, jax.A
     one, zero = (jnp.asarray(f(a.dtype)) for f in (semiring.one, semiring.zero))
     diagonal = jnp.eye(a.shape[0], dtype=bool)
     start = jnp.where(diagonal, semiring.plus(one, a), a)
-    value, _, improving = _floyd_warshall(semiring, start)
+    (value, _), improving = _floyd_warshall(semiring, start)
     # Nodes of a strongly connected part with a cycle that gets better are all on such cycles. Walks
     # between other pairs do not pass them. What is not needed takes next to no time.
     again = jnp.any(improving)
-    some, *_ = _floyd_warshall(or_and, start != zero, wanted=again)
+    some = _floyd_warshall(or_and, start != zero, wanted=again).walks.value
     cyclic = jnp.any(some & some.T & improving[None], 1)
 
     def through(some: jax.Array) -> jax.Array:
         return (some * cyclic[None]).astype(jnp.float32) @ some.astype(jnp.float32) > 0
 
     endless = lax.cond(again, through, jnp.zeros_like, some)
-    other, *_ = _floyd_warshall(semiring, _without(semiring, a, cyclic), wanted=again)
+    rest = _without(semiring, a, cyclic)
+    other = _floyd_warshall(semiring, rest, wanted=again).walks.value
     limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else value
     return jnp.where(again, jnp.where(endless, limit, other), value), ~(again & endless)
 
@@ -285,10 +286,120 @@ def _before(
     all_converged = jnp.all(converged)
     falls = jnp.all((found < 0) | semiring.better(there, value)) & all_converged
     finite = _without(semiring, a, ~jnp.diagonal(converged))
-    _, kept, _ = _floyd_warshall(semiring, finite, tracked=True, wanted=~falls)
+    kept = _before_last(semiring, finite, ~falls)
     reached = (a != none) | diagonal
-    _, some, _ = _floyd_warshall(or_and, reached, tracked=True, wanted=~all_converged)
+    some = _before_last(or_and, reached, ~all_converged)
     return jnp.where(falls, found, jnp.where(converged, kept, some))
+
+
+class Walks(NamedTuple):
+    """The best walks by the nodes that are allowed so far: all, or those of some rows.
+
+    Attributes:
+      value: (rows, n).
+      before: int32 (rows, n), the node before the last of each, -1 where there is none; None where
+        only values are wanted.
+    """
+
+    value: jax.Array
+    before: jax.Array | None
+
+
+class Allowed(NamedTuple):
+    """What a step of a closure leaves.
+
+    Attributes:
+      walks: the best ones.
+      improving: boolean (n,), the nodes that were found on a cycle that is better than the empty
+        walk.
+    """
+
+    walks: Walks
+    improving: jax.Array
+
+
+class Closing(NamedTuple):
+    """What all steps of a closure share.
+
+    Attributes:
+      semiring: of the closure.
+      width: how many nodes a block has.
+      limit: the value of walks that get better without end; the zero if it is not known.
+      overflows: whether a value that is the limit is a sum beyond the type.
+    """
+
+    semiring: SelectiveSemiring
+    width: int
+    limit: ArrayLike
+    overflows: jax.Array
+
+    def finite(self, new: jax.Array) -> jax.Array:
+        """Rounds of a cycle that overflow as the greatest number: with no edge inf makes NaN."""
+        is_beyond = (new == self.limit) & self.overflows
+        return jnp.where(is_beyond, jnp.nan_to_num(self.limit), new)
+
+    def on_cycles(self, value: jax.Array) -> jax.Array:
+        """The nodes from which a walk to themselves is better than the empty one."""
+        one = jnp.asarray(self.semiring.one(value.dtype), value.dtype)
+        return self.semiring.better(jnp.diagonal(value), one)
+
+    def by_node(self, first: jax.Array | int, k: jax.Array, state: Allowed) -> Allowed:
+        """Allow one node of a block, whose own columns begin at `first`."""
+        (value, before), improving = state
+        new = self.finite(self.semiring.times(value[:, first + k, None], value[k][None]))
+        if before is not None:
+            before = jnp.where(self.semiring.better(new, value), before[k][None], before)
+        value = self.semiring.plus(value, new)
+        own = lax.dynamic_slice(value, (0, first), (self.width, self.width))
+        return Allowed(Walks(value, before), improving | self.on_cycles(own))
+
+    def by_nodes(self, first: jax.Array | int, walks: Walks) -> Allowed:
+        """Allow the nodes of a block one by one."""
+        step = functools.partial(self.by_node, first)
+        begin = Allowed(walks, jnp.zeros(self.width, bool))
+        return lax.fori_loop(0, self.width, step, begin)
+
+    def by_product(self, old: Walks, left: jax.Array, right: Walks) -> Walks:
+        """The better of the old walks and those of which the first part is in `left`."""
+        if old.before is None or right.before is None:
+            new = tropical_einsum("ij,jk->ik", left, right.value, semiring=self.semiring)
+            return Walks(self.semiring.plus(old.value, self.finite(new)), None)
+        found = tropical_einsum_with_argmax("ij,jk->ik", left, right.value, semiring=self.semiring)
+        last = jnp.take_along_axis(right.before, jnp.maximum(found.winner, 0), axis=0)
+        new = self.finite(found.value)
+        before = jnp.where(self.semiring.better(new, old.value), last, old.before)
+        return Walks(self.semiring.plus(old.value, new), before)
+
+    def in_block(self, at: jax.Array, rows: Walks) -> Allowed:
+        """Allow the nodes of a block, which begins at `at`, in the walks that begin in it. Where
+        only values are wanted this needs no loop over whole rows: the walks within the block, then
+        a product.
+        """
+        if rows.before is not None:
+            return self.by_nodes(at, rows)
+        core = lax.dynamic_slice(rows.value, (0, at), (self.width, self.width))
+        (core, _), improving = self.by_nodes(0, Walks(core, None))
+        return Allowed(self.by_product(rows, core, rows), improving)
+
+    def by_block(self, i: jax.Array, state: Allowed) -> Allowed:
+        """Allow the nodes of a block in walks that begin in it, then everywhere."""
+        walks, improving = state
+        at, size = i * self.width, walks.value.shape[0]
+        cut = functools.partial(
+            lax.dynamic_slice, start_indices=(at, 0), slice_sizes=(self.width, size)
+        )
+        rows, found = self.in_block(at, jax.tree.map(cut, walks))
+        written = functools.partial(lax.dynamic_update_slice, start_indices=(at, 0))
+        walks = jax.tree.map(written, walks, rows)
+        left = lax.dynamic_slice(walks.value, (0, at), (size, self.width))
+        walks = self.by_product(walks, left, rows)
+        improving |= lax.dynamic_update_slice(improving, found, (at,))
+        return Allowed(walks, improving | self.on_cycles(walks.value))
+
+
+def _before_last(semiring: SelectiveSemiring, start: jax.Array, wanted: jax.Array) -> Any:
+    """The node before the last of each walk, kept while nodes are allowed."""
+    return _floyd_warshall(semiring, start, tracked=True, wanted=wanted).walks.before
 
 
 def _floyd_warshall(
@@ -297,10 +408,9 @@ def _floyd_warshall(
     *,
     tracked: bool = False,
     wanted: ArrayLike = True,
-) -> tuple[jax.Array, Any, jax.Array]:
-    """The values of best walks by edges of `start`; if tracked, the node before the last of each;
-    and which nodes were found on a cycle that is better than the empty walk. If there are such
-    nodes, the values mean nothing.
+) -> Allowed:
+    """The best walks by edges of `start`; if tracked, with the node before the last of each. If
+    there are cycles that are better than the empty walk, the walks mean nothing.
 
     In a tracked closure a walk takes the place of another one only if it is better, and of equal
     ones the first winner does. So the nodes before the last are a tree for each row, also where
@@ -315,66 +425,20 @@ def _floyd_warshall(
     one, zero = semiring.one(start.dtype), semiring.zero(start.dtype)
     diagonal = jnp.eye(size, dtype=bool)
     value = jnp.where(diagonal, one, zero).astype(start.dtype).at[:count, :count].set(start)
-    row = lax.broadcasted_iota(jnp.int32, value.shape, 0)
-    before = jnp.where((value == zero) | diagonal, -1, row) if tracked else None
+    before = None
+    if tracked:
+        row = lax.broadcasted_iota(jnp.int32, value.shape, 0)
+        before = jnp.where((value == zero) | diagonal, -1, row)
     is_limited = semiring in _LIMITS and jnp.issubdtype(value.dtype, jnp.floating)
     limit = _LIMITS[semiring](value.dtype) if is_limited else zero
     overflows = (limit != zero) & ~jnp.any(start == limit)
+    closing = Closing(semiring, width, limit, overflows)
 
-    def finite(new: jax.Array) -> jax.Array:
-        """Rounds of a cycle that overflow as the greatest number: with no edge inf makes NaN."""
-        return jnp.where((new == limit) & overflows, jnp.nan_to_num(limit), new)
-
-    def on_cycles(value: jax.Array) -> jax.Array:
-        return semiring.better(jnp.diagonal(value), jnp.asarray(one, value.dtype))
-
-    def node(first: jax.Array | int, k: jax.Array, state: Any) -> Any:
-        """Allow one node of a block, whose own columns begin at `first`."""
-        (value, before), improving = state
-        new = finite(semiring.times(value[:, first + k, None], value[k][None]))
-        if tracked:
-            before = jnp.where(semiring.better(new, value), before[k][None], before)
-        value = semiring.plus(value, new)
-        own = lax.dynamic_slice(value, (0, first), (width, width))
-        return (value, before), improving | on_cycles(own)
-
-    def by_way_of(old: Any, left: jax.Array, right: Any) -> Any:
-        """The better of the old walks and those of which the first part is in `left`."""
-        if not tracked:
-            new = tropical_einsum("ij,jk->ik", left, right[0], semiring=semiring)
-            return semiring.plus(old[0], finite(new)), None
-        found = tropical_einsum_with_argmax("ij,jk->ik", left, right[0], semiring=semiring)
-        last = jnp.take_along_axis(right[1], jnp.maximum(found.winner, 0), axis=0)
-        new = finite(found.value)
-        return semiring.plus(old[0], new), jnp.where(semiring.better(new, old[0]), last, old[1])
-
-    def block(i: jax.Array, state: Any) -> Any:
-        """Allow the nodes of a block in walks that begin in it, then everywhere.
-
-        The first need no loop over whole rows where only values are wanted: the walks within the
-        block, then a product.
-        """
-        walks, improving = state
-        at = i * width
-        cut = functools.partial(lax.dynamic_slice, start_indices=(at, 0), slice_sizes=(width, size))
-        rows, found = jax.tree.map(cut, walks), jnp.zeros(width, bool)
-        if tracked:
-            rows, found = lax.fori_loop(0, width, functools.partial(node, at), (rows, found))
-        else:
-            core = lax.dynamic_slice(rows[0], (0, at), (width, width)), None
-            core, found = lax.fori_loop(0, width, functools.partial(node, 0), (core, found))
-            rows = by_way_of(rows, core[0], rows)
-        written = functools.partial(lax.dynamic_update_slice, start_indices=(at, 0))
-        walks = jax.tree.map(written, walks, rows)
-        walks = by_way_of(walks, lax.dynamic_slice(walks[0], (0, at), (size, width)), rows)
-        improving |= lax.dynamic_update_slice(improving, found, (at,)) | on_cycles(walks[0])
-        return walks, improving
-
-    state = (value, before), on_cycles(value)
+    state = Allowed(Walks(value, before), closing.on_cycles(value))
     turns = jnp.where(wanted, size // width, 0)
-    walks, improving = lax.fori_loop(0, turns, block, state)
-    value, before = jax.tree.map(lambda x: x[:count, :count], walks)
-    return value, before, improving[:count]
+    walks, improving = lax.fori_loop(0, turns, closing.by_block, state)
+    walks = jax.tree.map(lambda x: x[:count, :count], walks)
+    return Allowed(walks, improving[:count])
 
 
 def _sums(before: jax.Array, x: jax.Array) -> jax.Array:

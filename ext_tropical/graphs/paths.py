@@ -407,7 +407,7 @@ def shortest_paths(
     values, last = run(
         start, given, graph, jnp.asarray(goals), algebra=algebra, to_goals=targets is not None
     )
-    return ShortestPaths(values, last, start, graph.senders, algebra)
+    return ShortestPaths(values, last, sources=start, senders=graph.senders, semiring=algebra)
 
 
 def _found(
@@ -486,10 +486,8 @@ def sparse_matvec(
     """
     where, algebra = "sparse_matvec", as_selective(semiring, "sparse_matvec")
     _require_graph(where, graph)
-    given, vector = (
-        jnp.asarray(as_array(array, f"{where}, {name}"))
-        for name, array in (("weights", weights), ("x", x))
-    )
+    given = jnp.asarray(as_array(weights, f"{where}, weights"))
+    vector = jnp.asarray(as_array(x, f"{where}, x"))
     one_dtype(where, algebra, [given.dtype, vector.dtype], [weights, x])
     if (given.shape, vector.shape) != (graph.senders.shape, (graph.n,)):
         raise ShapeError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +55,9 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
             fix="Pass a few typical entries; for floats NaN is always tested.",
         )
     found: dict[str, tuple[Any, ...]] = {}
-    for count, laws in enumerate(_laws(semiring, values.dtype), 1):
+    laws_of = Laws(semiring, values.dtype)
+    every = laws_of.of_one(), laws_of.of_two(), laws_of.of_three()
+    for count, laws in enumerate(every, 1):
         grids = [values[i] for i in np.indices((len(values),) * count).reshape(count, -1)]
         for name, law in laws.items():
             with np.errstate(all="ignore"):
@@ -66,50 +68,86 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
     return found
 
 
-def _laws(s: Any, dtype: np.dtype) -> Sequence[dict[str, Callable[..., Any]]]:
-    """The laws of one value, of two and of three."""
+Law = Callable[..., Any]
+"""Whether a law holds, for arrays of values."""
 
-    def like(x: np.ndarray, name: str) -> np.ndarray:
-        return np.full_like(x, np.asarray(getattr(s, name)(dtype), dtype))
 
-    one: dict[str, Callable[..., Any]] = {
-        "one is neutral for times": lambda x: s.times(x, like(x, "one")) == x,
-        "zero is neutral for plus": lambda x: s.plus(x, like(x, "zero")) == x,
-        "zero absorbs": lambda x: s.times(x, like(x, "zero")) == like(x, "zero"),
-    }
-    two: dict[str, Callable[..., Any]] = {
-        "times commutes": lambda x, y: s.times(x, y) == s.times(y, x),
-        "plus commutes": lambda x, y: s.plus(x, y) == s.plus(y, x),
-    }
-    three: dict[str, Callable[..., Any]] = {
-        "times associates": lambda x, y, z: s.times(s.times(x, y), z) == s.times(x, s.times(y, z)),
-        "plus associates": lambda x, y, z: s.plus(s.plus(x, y), z) == s.plus(x, s.plus(y, z)),
-        "times distributes over plus": lambda x, y, z: (
-            s.times(x, s.plus(y, z)) == s.plus(s.times(x, y), s.times(x, z))
-        ),
-    }
-    if jnp.issubdtype(dtype, jnp.floating):
-        nan: Any = np.full(1, np.nan, dtype)
-        one["times keeps NaN"] = lambda x: (
-            np.isnan(s.times(nan, x[:1])) & np.isnan(s.times(x[:1], nan))
-        )
-    if hasattr(s, "better"):
-        one["nothing loses to the identity"] = lambda x: (
-            ~np.asarray(s.better(like(x, "identity"), x))
-        )
-        two["one of two different values is better, of equal ones none"] = lambda x, y: (
-            np.sum([s.better(x, y), s.better(y, x), x == y], 0) == 1
-        )
-        if s.reduction or type(s).best is not SelectiveSemiring.best:
-            two["best is plus of both"] = lambda x, y: s.best(jnp.stack([x, y]), 0) == s.plus(x, y)
+class Laws(NamedTuple):
+    """The laws of a semiring.
 
-    def is_sum_of_products(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:
-        """Of (x, y) and (z, x), for each triple."""
-        found = s.matmul(np.stack([x, y], -1)[..., None, :], np.stack([z, x], -1)[..., None])
-        if found is None:  # not for these sizes
-            return np.True_
-        return np.asarray(found)[..., 0, 0] == s.plus(s.times(x, z), s.times(y, x))
+    Attributes:
+      semiring: of the laws.
+      dtype: of the values.
+    """
 
-    if type(s).matmul is not Semiring.matmul:
-        three["matmul is plus of times"] = is_sum_of_products
-    return one, two, three
+    semiring: Any
+    dtype: np.dtype
+
+    def of_one(self) -> dict[str, Law]:
+        """Of one value."""
+        s, dtype = self
+
+        def like(x: np.ndarray, name: str) -> np.ndarray:
+            return np.full_like(x, np.asarray(getattr(s, name)(dtype), dtype))
+
+        def keeps_nan(x: np.ndarray) -> np.ndarray:
+            nan = np.full_like(x[:1], np.nan)
+            return np.isnan(s.times(nan, x[:1])) & np.isnan(s.times(x[:1], nan))
+
+        laws: dict[str, Law] = {}
+        laws["one is neutral for times"] = lambda x: s.times(x, like(x, "one")) == x
+        laws["zero is neutral for plus"] = lambda x: s.plus(x, like(x, "zero")) == x
+        laws["zero absorbs"] = lambda x: s.times(x, like(x, "zero")) == like(x, "zero")
+        if jnp.issubdtype(dtype, jnp.floating):
+            laws["times keeps NaN"] = keeps_nan
+        if hasattr(s, "better"):
+            identity = "nothing loses to the identity"
+            laws[identity] = lambda x: ~np.asarray(s.better(like(x, "identity"), x))
+        return laws
+
+    def of_two(self) -> dict[str, Law]:
+        """Of two values."""
+        s = self.semiring
+
+        def is_one_better(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return np.sum([s.better(x, y), s.better(y, x), x == y], 0) == 1
+
+        laws: dict[str, Law] = {}
+        laws["times commutes"] = lambda x, y: s.times(x, y) == s.times(y, x)
+        laws["plus commutes"] = lambda x, y: s.plus(x, y) == s.plus(y, x)
+        if hasattr(s, "better"):
+            laws["one of two different values is better, of equal ones none"] = is_one_better
+            if s.reduction or type(s).best is not SelectiveSemiring.best:
+                best = "best is plus of both"
+                laws[best] = lambda x, y: s.best(jnp.stack([x, y]), 0) == s.plus(x, y)
+        return laws
+
+    def of_three(self) -> dict[str, Law]:
+        """Of three values."""
+        s = self.semiring
+
+        def times_associates(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:
+            return s.times(s.times(x, y), z) == s.times(x, s.times(y, z))
+
+        def plus_associates(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:
+            return s.plus(s.plus(x, y), z) == s.plus(x, s.plus(y, z))
+
+        def distributes(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:
+            return s.times(x, s.plus(y, z)) == s.plus(s.times(x, y), s.times(x, z))
+
+        def is_sum_of_products(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:
+            """Of (x, y) and (z, x), for each triple."""
+            row, column = np.stack([x, y], -1)[..., None, :], np.stack([z, x], -1)[..., None]
+            found = s.matmul(row, column)
+            if found is None:  # not for these sizes
+                return np.True_
+            return np.asarray(found)[..., 0, 0] == s.plus(s.times(x, z), s.times(y, x))
+
+        laws: dict[str, Law] = {
+            "times associates": times_associates,
+            "plus associates": plus_associates,
+            "times distributes over plus": distributes,
+        }
+        if type(s).matmul is not Semiring.matmul:
+            laws["matmul is plus of times"] = is_sum_of_products
+        return laws

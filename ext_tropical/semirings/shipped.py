@@ -44,7 +44,9 @@ def _may_meet(
     """
 
     def met(a: jax.Array, b: jax.Array) -> jax.Array:
-        return (jnp.any(one(a)) & jnp.any(other(b))) | (jnp.any(other(a)) & jnp.any(one(b)))
+        is_one_first = jnp.any(one(a)) & jnp.any(other(b))
+        is_other_first = jnp.any(other(a)) & jnp.any(one(b))
+        return is_one_first | is_other_first
 
     return lax.cond(are_finite(a, b), lambda a, b: jnp.asarray(False), met, a, b)
 

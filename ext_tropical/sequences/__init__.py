@@ -16,7 +16,12 @@
 `ctc`
     Texts in frames: `ctc_loss`, `ctc_chain`.
 `alignments`
-    `align`: edit distances, global and local alignments, time warping. `alignment_op`: its op.
+    `align`: edit distances, global and local alignments, time warping.
+`alignment_op`
+    Its ops and their gradients. `alignment_inputs`: the arrays of an alignment by name;
+    `alignment_recurrence`: the ways in which it is found in standard ops.
+`vectors`
+    Forms of arrays that several recurrences need.
 """
 
 from .alignments import AlignResult, align

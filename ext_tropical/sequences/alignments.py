@@ -154,6 +154,37 @@ def align(
             given=repr(algebra),
             needed="a selective semiring or log_sum_exp, whose derivatives are known",
         )
+    table = _table(scores, algebra)
+    _require_rules(mode, gap, gap_open)
+    is_local = mode == "local"
+    radius = -1
+    if band is not None:
+        is_whole = lengths is None and not is_local
+        radius = _radius(band, table.shape, is_whole)
+    each = jnp.asarray(algebra.one(table.dtype))
+    if gap is not None:
+        each = _scalar(gap, "gap", algebra, table.dtype)
+    first = each
+    if gap_open is not None:
+        first = _scalar(gap_open, "gap_open", algebra, table.dtype)
+    inputs = [table, each, first]
+    if lengths is not None:
+        inputs.append(_lengths(lengths, table.shape))
+    op = Alignment(
+        semiring=SemiringKey.of(algebra),
+        warps=gap is None,
+        affine=gap_open is not None,
+        local=is_local,
+        band=radius,
+        with_path=isinstance(algebra, SelectiveSemiring),
+        has_lengths=lengths is not None,
+    )
+    score, *path = on_automatic_axes(functools.partial(apply, op))(*inputs)
+    return AlignResult(score, path[0] if path else None)
+
+
+def _table(scores: ArrayLike, semiring: Semiring) -> jax.Array:
+    """The scores of all pairs, checked."""
     if isinstance(scores, str | bytes):
         raise DTypeError(
             where="align, scores",
@@ -162,7 +193,7 @@ def align(
             fix=_SCORES,
         )
     table = jnp.asarray(as_array(scores, "align, scores"))
-    one_dtype("align, scores", algebra, [table.dtype], [scores])
+    one_dtype("align, scores", semiring, [table.dtype], [scores])
     require_numbers("align", table.shape, "numbers, which say how many steps there are")
     if table.ndim != 2 or 0 in table.shape:
         raise ShapeError(
@@ -171,45 +202,35 @@ def align(
             needed="(m, n), m and n at least 1",
             fix="One row for each element of the first sequence; for many use jax.vmap.",
         )
-    is_affine, is_local = gap_open is not None, mode == "local"
+    return table
+
+
+def _require_rules(mode: str, gap: ArrayLike | None, gap_open: ArrayLike | None) -> None:
+    """Refuse another mode, and warping with what only gaps have."""
     if mode not in ("global", "local"):
         raise InvalidConfig(where="align, mode", given=repr(mode), needed="'global' or 'local'")
-    if gap is None and (is_affine or is_local):
+    if gap is None and (gap_open is not None or mode == "local"):
         raise InvalidConfig(
             where="align",
-            given=("gap_open" if is_affine else "mode='local'") + " without gap",
+            given=("mode='local'" if gap_open is None else "gap_open") + " without gap",
             needed="gap, the score of an element in a gap",
             fix="Without gaps there is only global warping.",
         )
-    if band is not None:
-        band = require_size("align, band", band)
-        apart = abs(table.shape[0] - table.shape[1])
-        if lengths is None and not is_local and band < apart:
-            raise InvalidConfig(
-                where="align, band",
-                given=f"{band} for {table.shape[0]} and {table.shape[1]} elements",
-                needed=f"at least {apart}, their difference: the band has no global alignment",
-            )
-        band = min(band, max(table.shape))  # more than the longer sequence is no band
-    each = (
-        jnp.asarray(algebra.one(table.dtype))
-        if gap is None
-        else _scalar(gap, "gap", algebra, table.dtype)
-    )
-    first = each if gap_open is None else _scalar(gap_open, "gap_open", algebra, table.dtype)
-    known = [] if lengths is None else [_lengths(lengths, table.shape)]
-    op = Alignment(
-        SemiringKey.of(algebra),
-        gap is None,
-        is_affine,
-        is_local,
-        -1 if band is None else band,
-        isinstance(algebra, SelectiveSemiring),
-        bool(known),
-    )
-    run = on_automatic_axes(functools.partial(apply, op))
-    score, *path = run(table, each, first, *known)
-    return AlignResult(score, path[0] if path else None)
+
+
+def _radius(band: int, shape: tuple[int, ...], is_whole: bool) -> int:
+    """The band, at most the longer sequence, which is no band; checked if whole sequences are
+    aligned.
+    """
+    radius = require_size("align, band", band)
+    apart = abs(shape[0] - shape[1])
+    if is_whole and radius < apart:
+        raise InvalidConfig(
+            where="align, band",
+            given=f"{radius} for {shape[0]} and {shape[1]} elements",
+            needed=f"at least {apart}, their difference: the band has no global alignment",
+        )
+    return min(radius, max(shape))
 
 
 def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) -> jax.Array:

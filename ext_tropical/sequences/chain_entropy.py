@@ -13,10 +13,10 @@ from jax import lax
 
 from tenferro_jax.extension import apply
 
-from .alignment_op import diagonals
 from .chain_inputs import Inputs, State, finite_max, relative
 from .chain_messages import arriving, log_sum_exp_of, ordered
 from .chain_op import ChainScore
+from .vectors import diagonals
 
 TOLERANCE = 1e-3  # what rounding may cost, of 1 + entropy
 

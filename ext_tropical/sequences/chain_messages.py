@@ -15,8 +15,8 @@ from jax import lax
 
 from ..semirings.shipped import MaxPlusSemiring, MinPlusSemiring
 from ..steps.kernels.selection import UNROLLED_ENTRIES, one_by_one, together
-from .alignment_op import diagonals
 from .chain_inputs import ChainOpLike, Inputs, State, finite_max, relative
+from .vectors import diagonals
 
 BLOCK = 1024
 """Times at most, over which best scores are added one to another."""
@@ -151,10 +151,13 @@ def over_times(
         live = jnp.clip(chain.size - times[0], 0, size)
         return (message, kept), jnp.sum(best) + offset * live.astype(offset.dtype)
 
+    def longer(x: jax.Array) -> jax.Array:
+        return jnp.pad(x, [(0, count - rest)] + [(0, 0)] * (x.ndim - 1))
+
     # Times that fill no block come first, in a loop of their own: to replace what lies behind the
     # last time takes a fifth of XLA CPU's time.
     message, some = lax.scan(step, first, jax.tree.map(lambda x: x[:rest], given))
-    kept = jax.tree.map(lambda x: jnp.pad(x, [(0, count - rest)] + [(0, 0)] * (x.ndim - 1)), some)
+    kept = jax.tree.map(longer, some)
     starts = rest + size * jnp.arange(blocks, dtype=jnp.int32)
     (last, kept), taken = lax.scan(block, (message, kept), starts)
     return last, kept, jnp.sum(taken)

@@ -358,5 +358,5 @@ def _eager(op: ChainOp, *arrays: np.ndarray) -> list[np.ndarray]:
 
 for family in (ChainScore, ChainByEmission, ChainSamples):
     family.runtimes = ExtensionRuntimeSet(
-        Kernel(family.family_id, "cpu", _run, _declines, "native", _eager)
+        Kernel(family.family_id, "cpu", run=_run, declines=_declines, name="native", eager=_eager)
     )

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..steps.kernels.selection import together
-from .alignment_op import folded
 from .chain_inputs import ChainOpLike, Inputs, State, finite_max
 from .chain_messages import best_messages, extended, log_messages, ordered
+from .vectors import folded
 
 WINNERS = 20
 """With at most so many candidates for a state one reduction gives value and winner, and the winners

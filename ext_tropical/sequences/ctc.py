@@ -80,14 +80,11 @@ def _checked(
     """The blank as an int, and the arrays."""
     scores = jnp.asarray(as_array(logits, f"{where}, logits"))
     text = jnp.asarray(as_array(labels, f"{where}, labels"))
-    lengths = [
-        x if x is None else jnp.asarray(as_array(x, f"{where}, {name}"))
-        for name, x in (("logit_lengths", logit_lengths), ("label_lengths", label_lengths))
-    ]
-    integers = [text, *(x for x in lengths if x is not None)]
-    if not jnp.issubdtype(scores.dtype, jnp.floating) or not all(
-        jnp.issubdtype(x.dtype, jnp.integer) for x in integers
-    ):
+    frames = _length(f"{where}, logit_lengths", logit_lengths)
+    counts = _length(f"{where}, label_lengths", label_lengths)
+    integers = [x for x in (text, frames, counts) if x is not None]
+    are_integers = all(jnp.issubdtype(x.dtype, jnp.integer) for x in integers)
+    if not jnp.issubdtype(scores.dtype, jnp.floating) or not are_integers:
         raise DTypeError(
             where=where,
             given=f"logits of {scores.dtype.name}, labels and lengths of "
@@ -109,10 +106,8 @@ def _checked(
             fix=STATIC if is_traced(blank) else "",
         )
     require_numbers(where, (*scores.shape[-1:], *text.shape[-1:]), "V and L that are numbers")
-    frames, counts = (
-        narrow(whole if x is None else x)
-        for whole, x in zip((scores.shape[-2], text.shape[-1]), lengths, strict=True)
-    )
+    frames = narrow(scores.shape[-2] if frames is None else frames)
+    counts = narrow(text.shape[-1] if counts is None else counts)
     leads = scores.shape[:-2], text.shape[:-1], frames.shape, counts.shape
     names = "logits (..., T, V)", "labels (..., L)", "logit_lengths", "label_lengths"
     try:
@@ -125,6 +120,10 @@ def _checked(
             needed="leading axes that broadcast",
         ) from error
     return symbol, [mapped(where, _live, [scores, frames], 2, 0), text, frames, counts]
+
+
+def _length(where: str, given: ArrayLike | None) -> jax.Array | None:
+    return None if given is None else jnp.asarray(as_array(given, where))
 
 
 def _live(scores: jax.Array, size: jax.Array) -> jax.Array:
@@ -152,18 +151,16 @@ def _parts(
     is_new = (states != jnp.roll(states, 2)) & (place > 1)
     skips = (place % 2 == 1) & (is_new | (place == end))
     on, none = jnp.ones_like(skips), jnp.asarray(-jnp.inf, chances.dtype)
-    initial, transition = (
-        jnp.where(allowed, jnp.zeros_like(none), none)
-        for allowed in (place < 2, jnp.stack([on, on, skips][: len(place)])[None])
-    )
+    may_follow = jnp.stack([on, on, skips][: len(place)])[None]
+    initial = jnp.where(place < 2, jnp.zeros_like(none), none)
+    transition = jnp.where(may_follow, jnp.zeros_like(none), none)
     chances = jnp.pad(chances, [(0, 1)] * 2)
     time, symbol = (lax.broadcasted_iota(jnp.int32, chances.shape, axis) for axis in (0, 1))
     is_last, is_end = time == size, symbol == symbols
     seen = jnp.where(is_last == is_end, jnp.where(is_last, 0, chances), none)
     is_wrong = (states < 0) | (states >= symbols) | ((states == blank) & (place % 2 == 1))
-    columns = jnp.where(is_wrong & (place < end) & (place <= 2 * count), -1, states).astype(
-        jnp.int32
-    )
+    is_inside = (place < end) & (place <= 2 * count)
+    columns = jnp.where(is_wrong & is_inside, -1, states).astype(jnp.int32)
     columns = jnp.where(place == end, symbols, columns)
     if symbols > 4 * len(place):  # so few of them count that they are taken out first
         seen, columns = each_state(seen, columns), place

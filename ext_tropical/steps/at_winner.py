@@ -31,7 +31,7 @@ from tenferro_jax.plans import Equation
 from ..arguments import are_numbers
 from ..native.library import in_program, native, unserved
 from .kernels.selection import UNROLLED_ENTRIES
-from .layout import StepOp, among_own, factors_of, matmul_layout, product
+from .layout import StepOp, among_own, factors_of, matmul_layout, product, ungrouped
 from .weighted_sum import Place
 
 LEAST_CELLS = 1 << 13
@@ -96,7 +96,7 @@ class AtWinner(StepOp):
         if self.summed is None:
             return (at_winner(self, x, winner),)
         sizes = self.sizes([x.shape, winner.shape])
-        shape = [sizes[label] for label in self.layout.equation.inputs[self.axis]]
+        shape = [*map(sizes.__getitem__, self.layout.equation.inputs[self.axis])]
         gather = dataclasses.replace(self, summed=None)
         entries = jax.ShapeDtypeStruct(shape, x.dtype)
         return jax.linear_transpose(lambda y: at_winner(gather, y, winner), entries)(x)
@@ -128,7 +128,7 @@ class AtWinner(StepOp):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
         """Linear in the first input."""
-        along: Any = tangents[0]
+        (along,) = (t for t in tangents if t is not None)
         return apply(self, along, primals[1])
 
     def transpose_rule(
@@ -140,7 +140,7 @@ class AtWinner(StepOp):
         given: Any = (*inputs, *cotangents)
         x, winner, cotangent = given
         sizes = self.sizes([x.meta.shape, winner.shape])
-        contracted = tuple(sizes[label] for label in self.layout.contracted)
+        contracted = tuple(map(sizes.__getitem__, self.layout.contracted))
         form = dataclasses.replace(self, summed=contracted if self.summed is None else None)
         return *apply(form, cotangent, winner), None
 
@@ -157,12 +157,13 @@ class AtWinner(StepOp):
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Entries of 2, 3, 4, ... for the labels in their order, and winners among them."""
-        sizes = {**self.example_sizes, **dict(zip(self.layout.contracted, self.summed or ()))}
+        sizes = self.example_sizes | dict(zip(self.layout.contracted, self.summed or ()))
         rng, equation = np.random.default_rng(0), self.layout.equation
         term = equation.inputs[self.axis] if self.summed is None else equation.output
-        entries = rng.normal(size=[sizes[label] for label in term])
-        cells = [sizes[label] for label in equation.output]
-        return [[entries, rng.integers(0, product(sizes, self.layout.contracted), cells, np.int32)]]
+        entries = rng.normal(size=[*map(sizes.__getitem__, term)])
+        cells = [*map(sizes.__getitem__, equation.output)]
+        count = product(sizes, self.layout.contracted)
+        return [[entries, rng.integers(0, count, cells, np.int32)]]
 
 
 def at_winner(op: AtWinner, x: jax.Array, winner: jax.Array) -> jax.Array:
@@ -220,31 +221,29 @@ def add_native(op: AtWinner, cells: jax.Array, winner: jax.Array) -> tuple[jax.A
     """
     layout, sizes = op.layout, op.sizes([cells.shape, winner.shape])
     term = layout.equation.inputs[op.axis]
-    shape = tuple(sizes[label] for label in term)
-    batch, contracted, *own = layout.extents(sizes)
+    shape = tuple(map(sizes.__getitem__, term))
+    batch, contracted, rows, columns = layout.extents(sizes)
+    own = (rows, columns)[op.axis]
     strides = layout.strides(shape, op.axis)
-    dense = (batch, own[op.axis], contracted)
-    result = TensorMeta(cells.dtype, shape if strides else dense)
+    result = TensorMeta(cells.dtype, shape if strides else (batch, own, contracted))
+    extents = np.asarray((batch, contracted, rows, columns), np.int64)
+    places = np.asarray(strides or (contracted * own, 1, contracted), np.int64)
+    arrays, to_rows = [layout.matrix(cells), layout.matrix(winner)], op.axis == 0
     (found,) = in_program(
         "at_winner",
         [result],
-        [layout.matrix(cells), layout.matrix(winner)],
+        arrays,
         "sequential",
-        to_rows=op.axis == 0,
-        sizes=np.asarray((batch, contracted, *own), np.int64),
-        strides=np.asarray(strides or (contracted * dense[1], 1, contracted), np.int64),
+        to_rows=to_rows,
+        sizes=extents,
+        strides=places,
     )
     if strides:
         return (found,)
     labels = layout.batch + (layout.rows, layout.columns)[op.axis] + layout.contracted
-    return (
-        jnp.transpose(
-            found.reshape([sizes[label] for label in labels]),
-            [labels.index(label) for label in term],
-        ),
-    )
+    return (ungrouped(labels, found, sizes, term),)
 
 
 AtWinner.runtimes = ExtensionRuntimeSet(
-    Kernel(AtWinner.family_id, "cpu", add_native, adding_declines, "native")
+    Kernel(AtWinner.family_id, "cpu", add_native, adding_declines, name="native")
 )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
@@ -91,8 +90,10 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         dtype = one_dtype(
             f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs]
         )
-        shape = self.counted_shape(inputs)
-        return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
+        value = TensorMeta(dtype, self.counted_shape(inputs))
+        if self.outputs is Outputs.VALUE:
+            return [value]
+        return [value, TensorMeta(np.dtype("int32"), value.shape)]
 
     def on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
         contracted = self.layout.contracted
@@ -166,17 +167,7 @@ class TropicalEinsum(OfSemiring, EinsumOp):
         inputs = [*map(widened, operands), widened(value)]
         count = WeightedSum(self.semiring, self.equation)
         (total,) = apply(count, *inputs)
-        partials = [place.value[0] if len(operands) == 2 else "" for place in Place]
-        moved = [
-            apply(
-                dataclasses.replace(count, places=(place,), partial=partial),
-                *inputs,
-                widened(tangent),
-            )[0]
-            for place, partial, tangent in zip(Place, partials, tangents, strict=False)
-            if tangent is not None
-        ]
-        return (functools.reduce(jnp.add, moved) / total).astype(value.dtype)
+        return (count.of_tangents(inputs, tangents) / total).astype(value.dtype)
 
     def tensors(
         self,
@@ -264,7 +255,9 @@ def run_native(
         arrays = [x if s else m for x, m, s in zip(arrays, turned, strides, strict=True)]
         strides = [s or d for s, d in zip(strides, dense, strict=True)]
     cells = (batch, rows, columns)
-    outs = [TensorMeta(dtype, cells) for dtype in (arrays[0].dtype, np.dtype("int32"))]
+    outs = [TensorMeta(arrays[0].dtype, cells), TensorMeta(np.dtype("int32"), cells)]
+    lhs, rhs = np.asarray(strides[0], np.int64), np.asarray(strides[1], np.int64)
+    extents = np.asarray((batch, contracted, rows, columns), np.int64)
     found = in_program(
         "einsum",
         outs[: op.output_count],
@@ -272,9 +265,9 @@ def run_native(
         "sequential",
         algebra=np.int64(op.algebra.native_number),
         instructions=instructions,
-        lhs=np.asarray(strides[0], np.int64),
-        rhs=np.asarray(strides[1], np.int64),
-        sizes=np.asarray((batch, contracted, rows, columns), np.int64),
+        lhs=lhs,
+        rhs=rhs,
+        sizes=extents,
     )
     return op.tensors(operands, found)
 
@@ -308,6 +301,6 @@ def run_gpu(
 
 
 TropicalEinsum.runtimes = ExtensionRuntimeSet(
-    Kernel(TropicalEinsum.family_id, "cpu", run_native, native_declines, "native"),
-    Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines, "pallas"),
+    Kernel(TropicalEinsum.family_id, "cpu", run_native, native_declines, name="native"),
+    Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines, name="pallas"),
 )

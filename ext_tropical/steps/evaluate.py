@@ -139,7 +139,7 @@ def walked_back(
         if sorted(step.cells) == sorted(output):  # no gather, which XLA splits with a collective
             winner = transposed(step.winner, step.cells, output)
         else:
-            at = tuple(known[label] for label in step.cells)
+            at = tuple(map(known.__getitem__, step.cells))
             winner = step.winner.at[at].get(mode="promise_in_bounds")
         found.insert(0, dataclasses.replace(step, cells=output, winner=winner))
         known |= found[0].coordinates()
@@ -278,30 +278,27 @@ def contract(
         return run(*map(widened, inputs))[0].astype(inputs[0].dtype), []
     if not isinstance(mode.semiring, SelectiveSemiring):
         return apply(step_op(SumEinsum, mode.semiring, equation), *inputs)[0], []
-    sizes = {
-        label: size
-        for term, x in zip(terms, inputs, strict=True)
-        for label, size in zip(term, x.shape, strict=False)
-    }
+    sizes: dict[str, int] = {}
+    for term, x in zip(terms, inputs, strict=True):
+        sizes |= zip(term, x.shape, strict=False)
     outputs = Outputs.VALUE_AND_WINNER if mode.winners else Outputs.VALUE
     op = step_op(TropicalEinsum, mode.semiring, equation, outputs, mode.ties)
     run = op.lower_to_standard_ops if mode.in_standard_ops else functools.partial(apply, op)
     value, *winner = run(*inputs)
     labels = "".join(label for label in terms[0] if label not in result)
-    return value, [
-        TropicalStep(labels, tuple(sizes[label] for label in labels), result, w) for w in winner
-    ]
+    lengths = tuple(map(sizes.__getitem__, labels))
+    return value, [TropicalStep(labels, lengths, result, w) for w in winner]
 
 
 def _renamed(terms: Sequence[str], result: str) -> tuple[list[str], str, dict[str, str]]:
     """Terms and result renamed to the first symbols, so that equal steps are one op; and the old
     name of each symbol.
     """
-    names = dict(
-        zip(dict.fromkeys("".join(terms)), map(get_symbol, itertools.count()), strict=False)
-    )
-    *new, last = ("".join(names[label] for label in term) for term in (*terms, result))
-    return new, last, {name: label for label, name in names.items()}
+    labels = dict.fromkeys("".join(terms))
+    names = dict(zip(labels, map(get_symbol, range(len(labels))), strict=True))
+    new = str.maketrans(names)
+    old = dict(zip(names.values(), labels, strict=True))
+    return [term.translate(new) for term in terms], result.translate(new), old
 
 
 def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[tuple[int, ...]]:
@@ -323,14 +320,10 @@ def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[t
     """
     if semiring != max_mul or len(plan.terms) != 2 or 0 in sizes.values():
         return []
-    reduced = [
-        step.operands[0]
-        for step in plan.steps
-        if len(step.operands) == 1
-        and not is_size(product(sizes, set(step.terms[0]) - set(step.result)), 1)
-    ]
-    return [
-        least
-        for count in range(1, 1 + len(reduced))
-        for least in itertools.combinations(reduced, count)
-    ]
+    reduced: list[int] = []
+    for step in plan.steps:
+        gone = set(step.terms[0]) - set(step.result)
+        if len(step.operands) == 1 and not is_size(product(sizes, gone), 1):
+            reduced.append(step.operands[0])
+    runs = (itertools.combinations(reduced, 1 + i) for i in range(len(reduced)))
+    return list(itertools.chain.from_iterable(runs))

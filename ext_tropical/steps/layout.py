@@ -92,10 +92,8 @@ class MatmulLayout:
     def tensor(self, matrix: jax.Array, sizes: Mapping[str, int]) -> jax.Array:
         """A (batch, rows, columns) array in the shape and order of the equation's output."""
         labels = self.batch + self.rows + self.columns
-        return jnp.transpose(
-            matrix.reshape([sizes[label] for label in labels]),
-            [labels.index(label) for label in self.equation.output],
-        )
+        each = matrix.reshape([*map(sizes.__getitem__, labels)])
+        return jnp.transpose(each, [*map(labels.index, self.equation.output)])
 
     def matrix(self, tensor: jax.Array) -> jax.Array:
         """The inverse of `tensor`."""
@@ -104,10 +102,15 @@ class MatmulLayout:
 
 def grouped(labels: str, x: jax.Array, groups: Sequence[str]) -> jax.Array:
     """An array with an axis for each group of its labels."""
-    size = dict(zip(labels, x.shape, strict=True))
-    return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape(
-        [product(size, group) for group in groups]
-    )
+    sizes = dict(zip(labels, x.shape, strict=True))
+    ordered = jnp.transpose(x, [*map(labels.index, "".join(groups))])
+    return ordered.reshape([product(sizes, group) for group in groups])
+
+
+def ungrouped(labels: str, x: jax.Array, sizes: Mapping[str, int], wanted: str) -> jax.Array:
+    """An array of the wanted labels, of one whose axes are groups of them, in this order."""
+    each = x.reshape([*map(sizes.__getitem__, labels)])
+    return jnp.transpose(each, [*map(labels.index, wanted)])
 
 
 def product(sizes: Mapping[str, int], labels: Iterable[str]) -> int:
@@ -159,12 +162,12 @@ def _sorted(equation: Equation) -> MatmulLayout:
     output, left = equation.output, equation.inputs[0]
     contracted = "".join(label for label in left if label not in output)
     if len(equation.inputs) == 1:
-        return MatmulLayout(equation, "", output, "", contracted)
+        return MatmulLayout(equation, batch="", rows=output, columns="", contracted=contracted)
     right = equation.inputs[1]
     batch = "".join(label for label in output if label in left and label in right)
     rows = "".join(label for label in output if label not in right)
     columns = "".join(label for label in output if label not in left)
-    return MatmulLayout(equation, batch, rows, columns, contracted)
+    return MatmulLayout(equation, batch=batch, rows=rows, columns=columns, contracted=contracted)
 
 
 def _problem(equation: Equation) -> tuple[int, str, str] | None:
@@ -236,23 +239,28 @@ class StepOp(ExtensionOp):
                 needed=f"at most {MOST_CONTRACTED}, the range of an int32 winner",
                 fix="Split the contraction.",
             )
-        return tuple(sizes[label] for label in self.layout.equation.output)
+        return tuple(map(sizes.__getitem__, self.layout.equation.output))
 
     def mapped(self, in_axes: Sequence[int | None], axis: int) -> str:
         """The equation with a label for the axis of a batch, which the output has at `axis`."""
         equation = self.layout.equation
         label = unused_label(equation.inputs)
-        *terms, output = (
-            t if at is None else t[:at] + label + t[at:]
-            for t, at in zip((*equation.inputs, equation.output), (*in_axes, axis), strict=True)
-        )
-        return f"{','.join(terms)}->{output}"
+
+        def with_label(term: str, at: int | None) -> str:
+            return term if at is None else term[:at] + label + term[at:]
+
+        terms = map(with_label, equation.inputs, in_axes)
+        return f"{','.join(terms)}->{with_label(equation.output, axis)}"
 
     @property
     def example_sizes(self) -> dict[str, int]:
         """2, 3, 4, ... for the labels in their order."""
         labels = dict.fromkeys("".join(self.layout.equation.inputs))
         return dict(zip(labels, range(2, 2 + len(labels)), strict=True))
+
+    def example_shapes(self, terms: Iterable[str]) -> list[list[int]]:
+        """The shapes of arrays with these labels."""
+        return [list(map(self.example_sizes.__getitem__, term)) for term in terms]
 
 
 class EinsumOp(StepOp):
@@ -275,9 +283,8 @@ class EinsumOp(StepOp):
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands without ties, of 2, 3, 4, ... for the labels in their order."""
-        sizes, rng = self.example_sizes, np.random.default_rng(0)
-        terms = self.layout.equation.inputs
-        arrays = [rng.normal(size=[sizes[label] for label in term]) for term in terms]
+        rng, shapes = np.random.default_rng(0), self.example_shapes(self.layout.equation.inputs)
+        arrays = [rng.normal(size=shape) for shape in shapes]
         return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
 
 
@@ -310,27 +317,26 @@ def merged_in_blocks(
       outs: of the whole results.
       pieces: of this device.
     """
-    length = max(outs[0].shape, default=1)
-    if math.prod(outs[0].shape) * outs[0].dtype.itemsize < LARGE_BYTES:
+    whole = outs[0]
+    if math.prod(whole.shape) * whole.dtype.itemsize < LARGE_BYTES:
         return fn(*pieces)
-    axis, size = outs[0].shape.index(length), -(-length // MERGED_BLOCKS)
+    length = max(whole.shape)
+    axis, size = whole.shape.index(length), -(-length // MERGED_BLOCKS)
+    label = equation.output[axis]
+
+    def cut(x: jax.Array, term: str, i: jax.Array) -> jax.Array:
+        # The last block begins earlier if needed: it computes some cells again.
+        if label not in term:
+            return x
+        return lax.dynamic_slice_in_dim(x, i * size, size, term.index(label))
 
     def next_block(i: jax.Array, found: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-        # The last block begins earlier if needed: it computes some cells again.
-        own = (
-            lax.dynamic_slice_in_dim(x, i * size, size, term.index(equation.output[axis]))
-            if equation.output[axis] in term
-            else x
-            for x, term in zip(pieces, equation.inputs, strict=True)
-        )
-        return tuple(
-            lax.dynamic_update_slice_in_dim(x, new, i * size, axis)
-            for x, new in zip(found, fn(*own), strict=True)
-        )
+        own = (cut(x, term, i) for x, term in zip(pieces, equation.inputs, strict=True))
+        pairs = zip(found, fn(*own), strict=True)
+        return tuple(lax.dynamic_update_slice_in_dim(x, new, i * size, axis) for x, new in pairs)
 
-    return lax.fori_loop(
-        0, -(-length // size), next_block, tuple(jnp.zeros(m.shape, m.dtype) for m in outs)
-    )
+    nothing = tuple(jnp.zeros(meta.shape, meta.dtype) for meta in outs)
+    return lax.fori_loop(0, -(-length // size), next_block, nothing)
 
 
 def best_of_devices(

@@ -18,7 +18,7 @@ from ..semirings.shipped import OfTemperature, max_plus
 from .einsum_op import TropicalEinsum
 from .kernels import products
 from .layout import EinsumOp, matmul_layout, step_op
-from .weighted_sum import Place, WeightedSum, work_of
+from .weighted_sum import WeightedSum, work_of
 
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=3)
@@ -61,7 +61,7 @@ class LogEinsum(OfTemperature, EinsumOp):
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
         sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
-        shape = tuple(sizes[label] for label in self.layout.equation.output)
+        shape = tuple(map(sizes.__getitem__, self.layout.equation.output))
         return [TensorMeta(dtype, shape)] * self.output_count
 
     @property
@@ -107,12 +107,7 @@ class LogEinsum(OfTemperature, EinsumOp):
         which no share depends.
         """
         reference, total = self._sums(primals, outputs)
-        moved = [
-            apply(dataclasses.replace(self.share, places=(place,)), *primals, reference, tangent)[0]
-            for place, tangent in zip(Place, tangents, strict=False)
-            if tangent is not None
-        ]
-        mean = functools.reduce(jnp.add, moved) / total
+        mean = self.share.of_tangents([*primals, reference], tangents) / total
         return (mean, None, mean * (total / self.temperature))[: self.output_count]
 
     def _outputs(self, largest: jax.Array, total: jax.Array) -> Sequence[jax.Array]:

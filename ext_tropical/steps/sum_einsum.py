@@ -74,8 +74,8 @@ class SumEinsum(OfSemiring, EinsumOp):
         dtype, rng = np.dtype(self.algebra.dtypes[0]), np.random.default_rng(0)
         zero, one = (np.asarray(f(dtype), dtype) for f in (self.algebra.zero, self.algebra.one))
         every = np.stack([zero, one, np.asarray(self.algebra.plus(one, one))])
-        entries, sizes = every[np.isfinite(every)], self.example_sizes
-        shapes = [[sizes[label] for label in term] for term in self.layout.equation.inputs]
+        entries = every[np.isfinite(every)]
+        shapes = self.example_shapes(self.layout.equation.inputs)
         return [[rng.choice(entries, shape) for shape in shapes]]
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +29,13 @@ from tenferro_jax.extension import (
 )
 from tenferro_jax.plans import Equation
 
+from ..arguments import widened
 from ..semirings.registered import OfSemiring, SemiringKey
 from ..semirings.semiring import SelectiveSemiring, Semiring
 from ..semirings.shipped import LogSumExp
 from .kernels import products, selection
 from .kernels.summed import summed
-from .layout import StepOp, factors_of, grouped, product
+from .layout import StepOp, factors_of, grouped, product, ungrouped
 
 
 class Place(enum.Enum):
@@ -43,6 +44,36 @@ class Place(enum.Enum):
     LHS = "lhs"
     RHS = "rhs"
     OUT = "out"
+
+
+class SumInputs(NamedTuple):
+    """The arrays of a weighted sum.
+
+    Attributes:
+      operands: of the step.
+      value: of the step; or a reference for each cell.
+      factors: one for each place.
+    """
+
+    operands: Sequence[jax.Array]
+    value: jax.Array
+    factors: Sequence[jax.Array]
+
+
+class SumOver(NamedTuple):
+    """How a result is a sum.
+
+    Attributes:
+      first, second: the places beside that of the result.
+      over: the group of labels that is summed, which both of these have and the result lacks.
+      of_first, of_second: the other group of each, which together are the groups of the result.
+    """
+
+    first: Place
+    second: Place
+    over: str
+    of_first: str
+    of_second: str
 
 
 @extension_op(package="tenferro-ext-tropical", name="weighted_sum", version=1)
@@ -99,10 +130,15 @@ class WeightedSum(OfSemiring, StepOp):
         """The operands, the value, the factors."""
         return self.operand_count + 1 + len(self.places)
 
+    def inputs(self, *given: Any) -> SumInputs:
+        """The inputs of a call by their names."""
+        count = self.operand_count
+        return SumInputs(given[:count], given[count], given[count + 1 :])
+
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
         sizes = self._sizes([m.shape for m in inputs], require_equal)
-        return [TensorMeta(dtype, tuple(sizes[label] for label in self._labels(self.output)))]
+        return [TensorMeta(dtype, tuple(map(sizes.__getitem__, self._labels(self.output))))]
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
         """Where the best candidates are searched again, every device has all of a cell."""
@@ -116,10 +152,8 @@ class WeightedSum(OfSemiring, StepOp):
             places = (*products.PLACES, *(of[p] for p in (*self.places, self.output)))
             return (products.lowered(self, products.weighted, inputs, places),)
 
-        count = self.operand_count
-
         def searched(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
-            operands, factors = inputs[:count], inputs[count + 1 :]
+            operands, _, factors = self.inputs(*inputs)
             (best,) = selection.contract(
                 self.algebra,
                 self.layout.matrices(*operands),
@@ -131,7 +165,8 @@ class WeightedSum(OfSemiring, StepOp):
 
         # The operands of a branch are arrays that were stored: each candidate made of them has the
         # same bits everywhere.
-        has_nan = jnp.any(inputs[count] != inputs[count])
+        value = self.inputs(*inputs).value
+        has_nan = jnp.any(value != value)
         branches = (functools.partial(searched, True), functools.partial(searched, False))
         return (lax.cond(has_nan, *branches, *inputs),)
 
@@ -175,56 +210,64 @@ class WeightedSum(OfSemiring, StepOp):
         (found[at],) = apply(swapped, *given)
         return found
 
+    def of_tangents(
+        self, inputs: Sequence[jax.Array], tangents: Sequence[jax.Array | None]
+    ) -> jax.Array:
+        """The sum over all candidates, each times its tangent: of an op without factors, for its
+        inputs and tangents of the operands.
+        """
+        is_sum = self.operand_count == 1 or isinstance(self.algebra, LogSumExp)
+        moved: list[jax.Array] = []
+        for place, tangent in zip(Place, tangents, strict=False):
+            if tangent is not None:
+                partial = "" if is_sum else place.value[0]
+                op = dataclasses.replace(self, places=(place,), partial=partial)
+                moved += apply(op, *inputs, widened(tangent))
+        return functools.reduce(jnp.add, moved)
+
     def from_candidates(self, *inputs: jax.Array, may_be_nan: bool = True) -> jax.Array:
         """The sum in one pass over all candidates."""
         sizes = self._sizes([x.shape for x in inputs])
-        operands, value, factors = (
-            inputs[: self.operand_count],
-            inputs[self.operand_count],
-            inputs[self.operand_count + 1 :],
-        )
-        known = {**dict(zip(Place, operands, strict=False)), Place.OUT: value}
-        given = {
-            place: [x for p, x in zip(self.places, factors, strict=True) if p is place]
-            for place in Place
-        }
-        products = {place: functools.reduce(jnp.multiply, xs) for place, xs in given.items() if xs}
-        after = products.pop(self.output, None)  # a constant of the sum
-        *order, over, first, second = _SUMS[self.output]
-        batch, over, first, second = (
-            getattr(self.layout, name) for name in ("batch", over, first, second)
-        )
+        given, layout, how = self.inputs(*inputs), self.layout, _SUMS[self.output]
+        entries = dict(zip(Place, given.operands, strict=False)) | {Place.OUT: given.value}
+        factors = self._factors(given)
+        after = factors.pop(self.output, None)  # a constant of the sum
+        over, of_first, of_second = (getattr(layout, name) for name in how[2:])
 
-        def matrices(place: Place, *groups: str) -> list[jax.Array]:
-            arrays = [table[place] for table in (known, products) if place in table]
-            return [grouped(self._labels(place), x, groups) for x in arrays]
+        def side(place: Place, *groups: str) -> list[jax.Array]:
+            """The entries of a place, if it has some, and the product of its factors."""
+            arrays = [table[place] for table in (entries, factors) if place in table]
+            return [grouped(self._labels(place), x, (layout.batch, *groups)) for x in arrays]
 
-        def term(*sides: Sequence[jax.Array]) -> jax.Array:
-            at = dict(zip((*order, self.output), sides, strict=True))
-            entries = [at[place][0] for place in known]
-            factors = [x for place, side in at.items() for x in side[place in known :]]
-            return self._term(entries[:-1], entries[-1], factors, may_be_nan)
+        def term(
+            first: Sequence[jax.Array], second: Sequence[jax.Array], whole: Sequence[jax.Array]
+        ) -> jax.Array:
+            at = {how.first: first, how.second: second, self.output: whole}
+            *operands, value = (at[place][0] for place in entries)
+            weights = [*first[1:], *second[1:], *whole[1:]]
+            return self._term(operands, value, weights, may_be_nan)
 
-        sides = [
-            matrices(p, batch, *own)
-            for p, own in zip(
-                (*order, self.output), ((over, first), (over, second), (first, second))
-            )
-        ]
+        first, second = side(how.first, over, of_first), side(how.second, over, of_second)
+        whole = side(self.output, of_first, of_second)
+        groups = layout.batch, over, of_first, of_second
         total = summed(
             term,
-            sides,
-            [product(sizes, group) for group in (batch, over, first, second)],
-            np.zeros((), value.dtype),
+            [first, second, whole],
+            [product(sizes, group) for group in groups],
+            np.zeros((), given.value.dtype),
             lax.add,
             TURN_TERMS,
         )
-        labels = batch + first + second
-        result = jnp.transpose(
-            total.reshape([sizes[label] for label in labels]),
-            [labels.index(label) for label in self._labels(self.output)],
-        )
+        labels = layout.batch + of_first + of_second
+        result = ungrouped(labels, total, sizes, self._labels(self.output))
         return result if after is None else result * after
+
+    def _factors(self, given: SumInputs) -> dict[Place, jax.Array]:
+        """The product of the factors of each place that has some."""
+        found: dict[Place, jax.Array] = {}
+        for place, x in zip(self.places, given.factors, strict=True):
+            found[place] = found[place] * x if place in found else x
+        return found
 
     def _term(
         self,
@@ -236,20 +279,15 @@ class WeightedSum(OfSemiring, StepOp):
         """One weighted candidate."""
         semiring = self.algebra
         candidate = operands[0] if len(operands) == 1 else semiring.times(*operands)
-        amount = functools.reduce(
-            jnp.multiply,
-            factors,
-            derivative(semiring.times, self.partial)(*operands) if self.partial else 1,
-        )
+        begin = derivative(semiring.times, self.partial)(*operands) if self.partial else 1
+        amount = functools.reduce(jnp.multiply, factors, begin)
         if isinstance(semiring, LogSumExp):
             counts = candidate != semiring.zero(value.dtype)
             amount = amount * jnp.exp((candidate - value) / semiring.temperature)
         else:
-            counts = (
-                (candidate == value) | (candidate != candidate)
-                if may_be_nan
-                else candidate == value
-            )
+            counts = candidate == value
+            if may_be_nan:
+                counts |= candidate != candidate
         return jnp.where(counts, jnp.asarray(amount, value.dtype), jnp.zeros((), value.dtype))
 
     @property
@@ -259,7 +297,9 @@ class WeightedSum(OfSemiring, StepOp):
 
     def _labels(self, place: Place) -> str:
         equation = self.layout.equation
-        return equation.output if place is Place.OUT else equation.inputs[place is Place.RHS]
+        if place is Place.OUT:
+            return equation.output
+        return equation.inputs[tuple(Place).index(place)]
 
     def _sizes(
         self,
@@ -273,18 +313,18 @@ class WeightedSum(OfSemiring, StepOp):
         """Operands, their value, and factors, of 2, 3, 4, ... for the labels in their order; no
         dtype rounds them.
         """
-        sizes, rng = self.example_sizes, np.random.default_rng(0)
+        rng = np.random.default_rng(0)
         terms = [*self.layout.equation.inputs, *map(self._labels, self.places)]
-        shapes = [[sizes[label] for label in term] for term in terms]
+        shapes = self.example_shapes(terms)
         arrays: list[Any] = [rng.integers(1, 7, size=shape) / 4 for shape in shapes]
         lhs, *rhs = self.layout.matrices(*arrays[: self.operand_count])
-        candidates = (
-            self.algebra.times(lhs[..., None], rhs[0][:, :, None, :]) if rhs else lhs[..., None]
-        )
-        value = functools.reduce(
-            self.algebra.plus, [candidates[:, k] for k in range(candidates.shape[1])]
-        )
-        arrays.insert(self.operand_count, np.asarray(self.layout.tensor(value, sizes)))
+        candidates = lhs[..., None]
+        for x in rhs:
+            candidates = self.algebra.times(candidates, x[:, :, None, :])
+        parts = (candidates[:, k] for k in range(candidates.shape[1]))
+        value = functools.reduce(self.algebra.plus, parts)
+        tensor = self.layout.tensor(value, self.example_sizes)
+        arrays.insert(self.operand_count, np.asarray(tensor))
         return [arrays]
 
 
@@ -319,15 +359,11 @@ TURN_TERMS = 8
 runs out of registers and takes twice as long.
 """
 
-_SUMS = {
-    Place.OUT: (Place.LHS, Place.RHS, "contracted", "rows", "columns"),
-    Place.LHS: (Place.RHS, Place.OUT, "columns", "contracted", "rows"),
-    Place.RHS: (Place.LHS, Place.OUT, "rows", "contracted", "columns"),
-}
-"""For each output: the two other places; the group of labels that is summed, which both places have
-and the output lacks; and the other group of each place, which together are the groups of the
-output.
-"""
+_OUT = SumOver(Place.LHS, Place.RHS, over="contracted", of_first="rows", of_second="columns")
+_LHS = SumOver(Place.RHS, Place.OUT, over="columns", of_first="contracted", of_second="rows")
+_RHS = SumOver(Place.LHS, Place.OUT, over="rows", of_first="contracted", of_second="columns")
+_SUMS = {Place.OUT: _OUT, Place.LHS: _LHS, Place.RHS: _RHS}
+"""How the result of each place is a sum."""
 
 
 def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:
@@ -357,10 +393,11 @@ def derivative(times: Callable[..., jax.Array], word: str) -> Callable[..., jax.
     lower, at = derivative(times, word[:-1]), "lr".index(word[-1])
 
     def along(*operands: jax.Array) -> jax.Array:
+        def of_one(x: jax.Array) -> jax.Array:
+            return lower(*operands[:at], x, *operands[at + 1 :])
+
         x = operands[at]
-        return jax.jvp(
-            lambda x: lower(*operands[:at], x, *operands[at + 1 :]), (x,), (jnp.ones_like(x),)
-        )[1]
+        return jax.jvp(of_one, (x,), (jnp.ones_like(x),))[1]
 
     return along
 

@@ -4,6 +4,8 @@ cases, and the contract.
 
 import functools
 import itertools
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +14,12 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import align, log_sum_exp
+from ext_tropical.native import library
 from ext_tropical.native.library import native, target
 from ext_tropical.semirings.registered import SemiringKey
-from ext_tropical.sequences.alignment_op import Alignment, AlignmentCounts
+from ext_tropical.sequences.alignment_inputs import Gaps, Move
+from ext_tropical.sequences.alignment_op import Alignment, AlignmentAsked, AlignmentCounts, Rules
+from ext_tropical.sequences.alignment_recurrence import COUNTS, ENDS, Ends
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
@@ -192,3 +197,37 @@ def test_counts_are_those_of_whole_alignments_whatever_is_added_to_all_scores(af
         pairs, gaps, opens = (float(np.asarray(x, float).sum()) for x in counts)
         found, want = (pairs, 1) if local else (2 * pairs + gaps + opens, sum(shape))
         assert found == pytest.approx(want, rel=4 * sum(shape) * float(np.finfo(dtype).eps))
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def native_text(name):
+    """A file of the library; a comment of several lines as one."""
+    text = (pathlib.Path(library.__file__).parent / name).read_text()
+    return re.sub(r"\n *// ", " ", text)
+
+
+def test_questions_are_those_of_the_native_library():
+    """In its order, which is that of the number of results."""
+    (text,) = re.findall(
+        r"What is asked follows from the results: ([^.]*)\.", native_text("alignments.h")
+    )
+    theirs = [re.findall(r"score|path|gap_open|gap", part) for part in text.split(";")]
+    ours = [[name.removesuffix("s") for name in asked.gives] for asked in AlignmentAsked]
+    assert ours == theirs
+    assert [len(names) for names in theirs] == [1, 2, 3]
+
+
+def test_rules_and_moves_have_the_numbers_of_the_native_library():
+    (names,) = re.findall(r"Bits of `rules`: ([\w, ]*)\.", native_text("alignments.h"))
+    assert {rule.name.lower(): rule.value for rule in Rules} == {
+        name: 1 << i for i, name in enumerate(names.split(", "))
+    }
+    (line,) = re.findall(r"constexpr int64_t (kPair [^;]*);", native_text("alignments.cc"))
+    theirs = {name.upper(): int(number) for name, number in re.findall(r"k(\w+) = (\d)", line)}
+    assert {move.name: move.value for move in Move} == theirs
+
+
+def test_each_kind_of_gaps_and_of_ends_has_a_way():
+    assert (set(COUNTS), set(ENDS)) == (set(Gaps), set(Ends))

@@ -1,0 +1,73 @@
+"""What functions about alignments take: the arrays of one alignment by name, and what they read of
+the op that asks.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+
+class Move(enum.IntEnum):
+    """A column of an alignment, as a move from node to node; alignments.cc has the same numbers. At
+    node (i, j) i elements of the first sequence and j of the second are behind.
+
+    Attributes:
+      PAIR: from (i - 1, j - 1).
+      FIRST: from (i - 1, j).
+      SECOND: from (i, j - 1).
+      START: none, because the alignment begins at the node.
+    """
+
+    PAIR = 0
+    FIRST = 1
+    SECOND = 2
+    START = 3
+
+
+class Gaps(enum.Enum):
+    """What a column without a pair counts."""
+
+    WARPED = "it is a pair too, which repeats an element of one sequence"
+    LINEAR = "gap, each"
+    AFFINE = "gap_open the first of a gap, gap the others"
+
+
+class AlignmentOpLike(Protocol):
+    """What functions about alignments read of their op, which is one of `alignment_op`: a protocol,
+    because that module imports this one.
+    """
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring."""
+
+    @property
+    def gaps(self) -> Gaps:
+        """What a column without a pair counts."""
+
+    @property
+    def local(self) -> bool:
+        """Whether stretches of the sequences are aligned."""
+
+    @property
+    def band(self) -> int:
+        """The greatest |i - j|; -1 for none."""
+
+
+class AlignmentInputs(NamedTuple):
+    """The arrays of one alignment of sequences of m and n elements.
+
+    Attributes:
+      scores: (m, n), of the pairs.
+      gap: a scalar, of an element in a gap.
+      gap_open: a scalar, of the first element of a gap.
+      lengths: int32 (2,), how many elements of each sequence count; None if all do.
+    """
+
+    scores: jax.Array
+    gap: jax.Array
+    gap_open: jax.Array
+    lengths: jax.Array | None = None
