@@ -275,7 +275,7 @@ def bounds_of(
             progress(problem.lower, problem.upper, taken)
         if time.monotonic() >= end:
             break
-    return _named(net, network, problem, taken)
+    return _by_names(net, network, problem, taken)
 
 
 def _required_seconds(where: str, seconds: float | None) -> float:
@@ -288,7 +288,7 @@ def _required_seconds(where: str, seconds: float | None) -> float:
     return found
 
 
-def _named(net: Factors, network: Tables, problem: Relaxation, sweeps: int) -> Bounds:
+def _by_names(net: Factors, network: Tables, problem: Relaxation, sweeps: int) -> Bounds:
     """What the library found, by names."""
     variables = net.variables
     labels = dict(zip(variables, problem.labels.tolist(), strict=True))

@@ -34,7 +34,7 @@ FEW = 1_000_000
 CANDIDATES_OF_AN_ENTRY = 100
 """Of an elimination that takes as long as bounds, for each entry of the tables."""
 
-MOST = 300_000_000
+MOST_CANDIDATES = 300_000_000
 """Candidates of an elimination, some seconds, that is done where bounds leave out nothing more."""
 
 MOST_BY_PLAN = 100_000_000_000
@@ -125,7 +125,7 @@ def optimum_of(network: Tables) -> Solution:
     for taken in improved(problem, SWEEPS):  # noqa: B007  # the last one counts
         is_hopeless = problem.upper - problem.lower > HOPELESS * abs(problem.lower)
         if is_hopeless or problem.lower == -math.inf:
-            order = _order_if(network, MOST)
+            order = _order_if(network, MOST_CANDIDATES)
             if order is not None:
                 return _eliminated(network, order)
     for _ in range(3):
@@ -142,7 +142,7 @@ def optimum_of(network: Tables) -> Solution:
         taken += problem.improve(1, MORE_MOVES, taken)
         if problem.lower == before:
             break
-    if (order := _order_if(network, MOST)) is not None:
+    if (order := _order_if(network, MOST_CANDIDATES)) is not None:
         return _eliminated(network, order)
     undecided = [name for name, values in kept.items() if len(values) > 1]
     return Solution(known, problem.upper, undecided)
