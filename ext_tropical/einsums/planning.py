@@ -183,19 +183,29 @@ def cached_plan(
     plan = ordered(equation, shapes, optimize)
     is_whole = memory_limit is None and slices == 1
     if is_whole and any(jax.export.is_symbolic_dim(n) for _, n in plan.sizes):
-        return TropicalPlan(plan, plan.sizes, None, dtype, semiring)
+        return TropicalPlan(
+            plan=plan, whole=plan.sizes, memory=None, dtype=dtype, semiring=semiring
+        )
     itemsize, work = dtype.itemsize, work_dtype(dtype).itemsize
     scratch, winner = 10, 0  # log_sum_exp repairs tiles
     if isinstance(semiring, SelectiveSemiring):  # a derivative needs the winners
         scratch, winner = 3 if work == itemsize else 4, 4  # 16 bits are widened
-    memory = Memory(plan, itemsize, work, devices, scratch, winner)
+    memory = Memory(
+        plan=plan, itemsize=itemsize, work=work, devices=devices, scratch=scratch, winner=winner
+    )
     require_possible(where, plan, dtype.itemsize, memory_limit)
     if is_whole:
         return TropicalPlan(
             plan=plan, whole=plan.sizes, memory=memory, dtype=dtype, semiring=semiring
         )
     lengths = slice_lengths(where, memory, memory_limit, slices)
-    return TropicalPlan(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
+    return TropicalPlan(
+        plan=with_lengths(plan, lengths),
+        whole=plan.sizes,
+        memory=memory,
+        dtype=dtype,
+        semiring=semiring,
+    )
 
 
 @functools.lru_cache(maxsize=256)

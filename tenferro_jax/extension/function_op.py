@@ -241,7 +241,7 @@ class FunctionOp(Authored):
                 return declines(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)
 
             run.__name__ = getattr(kernel, "__name__", "_")
-            made = Kernel(self.op.family_id, platform, run, why_not, name)
+            made = Kernel(self.op.family_id, platform, run=run, declines=why_not, name=name)
             self._add(made, Definition.of(kernel))
             return kernel
 

@@ -224,7 +224,7 @@ def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
         ]
         outputs = [(name, *term) for term in outputs]
     kept = frozenset(factor for factor in sizes if _stays(rule, factor, inputs, outputs))
-    return Split(rule, tuple(inputs), tuple(outputs), sizes, kept)
+    return Split(rule=rule, inputs=tuple(inputs), outputs=tuple(outputs), sizes=sizes, kept=kept)
 
 
 def _stays(

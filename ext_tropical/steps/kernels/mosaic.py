@@ -129,9 +129,10 @@ class Tile(NamedTuple):
     columns: int
 
 
-TILES = {False: (Tile(256, 64), Tile(128, 64), Tile(128, 32)), True: (Tile(128, 64), Tile(128, 32))}
-"""Tiles without and with winners, the largest first: a cell takes one register, with winners three,
-of at most 255 for each thread.
+TILES_WITH_WINNERS = (Tile(128, 64), Tile(128, 32))
+TILES = (Tile(256, 64), *TILES_WITH_WINNERS)
+"""Tiles, the largest first: a cell takes one register, with winners three, of at most 255 for each
+thread.
 """
 
 
@@ -142,12 +143,11 @@ def tile_for(batch: int, rows: int, columns: int, *, with_winner: bool) -> Tile:
       >>> tile_for(1, 8192, 8192, with_winner=False), tile_for(1, 256, 256, with_winner=False)
       (Tile(rows=256, columns=64), Tile(rows=128, columns=32))
     """
+    tiles = TILES_WITH_WINNERS if with_winner else TILES
     enough = (
-        t
-        for t in TILES[with_winner]
-        if batch * -(-rows // t.rows) * -(-columns // t.columns) >= LEAST_PROGRAMS
+        t for t in tiles if batch * -(-rows // t.rows) * -(-columns // t.columns) >= LEAST_PROGRAMS
     )
-    return next(enough, TILES[with_winner][-1])
+    return next(enough, tiles[-1])
 
 
 def contract(
@@ -249,7 +249,8 @@ def _searched(
         def splat(number: jax.typing.ArrayLike, dtype: jax.typing.DTypeLike) -> jax.Array:
             return gpu.layout_cast(jnp.full(tile, number, dtype), of_cells)
 
-        start = (splat(semiring.identity(dtype), dtype), splat(0, jnp.int32))[: 1 + with_winner]
+        value = splat(semiring.identity(dtype), dtype)
+        start = (value, splat(0, jnp.int32)) if with_winner else (value,)
         search = gpu.emit_pipeline(
             block,
             grid=(contracted // BLOCK_ENTRIES,),
@@ -267,9 +268,8 @@ def _searched(
                 dslice(at_column * tile.columns, tile.columns),
             ] = cells
 
-    types = [jax.ShapeDtypeStruct((batch, rows, columns), t) for t in (dtype, jnp.dtype("int32"))][
-        : 1 + with_winner
-    ]
+    dtypes = (dtype, jnp.dtype("int32")) if with_winner else (dtype,)
+    types = [jax.ShapeDtypeStruct((batch, rows, columns), t) for t in dtypes]
     return gpu.kernel(
         program,
         out_type=types,

@@ -239,9 +239,15 @@ def lowered(
         return op.from_candidates(*inputs)
     tiles = dataclasses.replace(op, equation=EQUATION).from_candidates
     *places, output = places
-    return total(
-        Form(layout, algebra.temperature, places, output, op.from_candidates, tiles), *inputs
+    form = Form(
+        layout=layout,
+        temperature=algebra.temperature,
+        places=places,
+        output=output,
+        exact=op.from_candidates,
+        exact_tiles=tiles,
     )
+    return total(form, *inputs)
 
 
 def value(with_sums: bool, form: Form, *inputs: jax.Array) -> tuple[jax.Array, ...]:

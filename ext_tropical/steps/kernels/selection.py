@@ -98,9 +98,8 @@ def contract(
     columns = operands[1].shape[2] if len(operands) == 2 else 1
     if is_size(count, 0):
         cells = (batch, rows, columns)
-        return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[
-            : 1 + with_winner
-        ]
+        value = jnp.full(cells, semiring.zero(operands[0].dtype))
+        return (value, jnp.full(cells, -1, jnp.int32)) if with_winner else (value,)
     if len(operands) == 1 or fits_one_reduction(batch, count, rows, columns):
         laid = [
             jnp.swapaxes(x, 1, 2) if last else x
@@ -162,9 +161,9 @@ def one_reduction(
     candidates = semiring.times(*sides) if len(sides) == 2 else sides[0]
     count = candidates.shape[axis]
     if isinstance(count, int) and count <= UNROLLED_ENTRIES:
-        found = one_by_one(
-            semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)]
-        )[: 1 + with_winner]
+        each = [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)]
+        value, winner = one_by_one(semiring, each)
+        found: tuple[jax.Array, ...] = (value, winner) if with_winner else (value,)
     elif (
         with_winner
         and len(sides) == 1
@@ -493,4 +492,5 @@ def _careful(
         jnp.full(operands.cells, semiring.identity(operands.rows.dtype)),
         jnp.zeros(operands.cells, jnp.int32),
     )
-    return _looped(operands.columns.shape[2], step, operands, start)[: 1 + with_winner]
+    found = _looped(operands.columns.shape[2], step, operands, start)
+    return found if with_winner else found[:1]
