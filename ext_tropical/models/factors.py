@@ -67,8 +67,9 @@ def asked(
         try:
             return typed(net, *args, **options)
         except TenferroError as error:
-            if not error.where.startswith("Network."):
-                hidden = (method.__qualname__, "Network", "log_sum_exp, ")
+            # other questions ask for the plan, of which their callers know nothing
+            if error.where == "Network.plan" or not error.where.startswith("Network."):
+                hidden = (method.__qualname__, "Network.plan", "Network", "log_sum_exp, ")
                 detail = detail_of(error.where)
                 for place in hidden:
                     detail = detail.removeprefix(place)

@@ -182,8 +182,8 @@ MISTAKES = [
     ),
     (
         "a network that is too wide",
-        lambda: WIDE.best(),
-        "ShapeError: Network.best: given a step with a result of 576460752303423488 entries, "
+        lambda: WIDE.log_partition(),
+        "ShapeError: Network.log_partition: given a step with a result of 576460752303423488 entries, "
         "over the 59 variables 'x55', 'x56', 'x57', 'x58', 'x59', 'x0',...', 'x52', 'x53', "
         "'x54'; needed at most 281474976710656 entries. Fix some of them with given, one "
         "value after another, leave out tables that connect them, or try another optimize, "
