@@ -161,8 +161,9 @@ def align(
     if band is not None:
         is_whole = lengths is None and not is_local
         radius = _radius(band, table.shape, is_whole)
-    each = jnp.asarray(algebra.one(table.dtype))
-    if gap is not None:
+    if gap is None:
+        each = jnp.asarray(algebra.one(table.dtype))
+    else:
         each = _scalar(gap, "gap", algebra, table.dtype)
     first = each
     if gap_open is not None:
