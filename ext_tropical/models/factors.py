@@ -370,8 +370,12 @@ class Factors:
             return repr(self)
         try:
             plan = self.plan()
-        except ShapeError as error:  # no question can be answered
-            return f"{self!r}: {error}"
+        except ShapeError as error:
+            return (
+                f"{self!r}\n"
+                f"value, best: by bounds, if the tables are concrete and bounds prove them\n"
+                f"other questions: {error}"
+            )
         ends = sorted({min(sizes), max(sizes)}) if sizes else ["no"]
         values = " to ".join(map(str, ends))
         exponent = math.fsum(map(math.log10, sizes))

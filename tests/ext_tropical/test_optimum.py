@@ -142,3 +142,10 @@ def test_transforms_take_elimination():
     slopes = jax.grad(lambda n: n.best().value)(net)
     ones = [float(jnp.sum(x)) for x in slopes.tables]
     assert ones == [1.0] * len(net.tables)
+
+
+def test_a_network_says_which_questions_bounds_may_answer():
+    first, second, third = str(grid(60)).splitlines()
+    assert first.startswith("Network(")
+    assert second == "value, best: by bounds, if the tables are concrete and bounds prove them"
+    assert third.startswith("other questions: Network.plan: given a step with a result of")
