@@ -8,10 +8,11 @@ narrower than that of the whole.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -80,14 +81,15 @@ def best_if_wide(net: Factors) -> Assignment | None:
       ShapeError: neither answers.
     """
     is_plain = net.memory_limit is None and net.optimize == "auto" and not native().problem
-    if not is_plain or not all(map(is_on_host, net.tables)):
+    if not is_plain or not _is_wide(net.scopes, tuple(x.shape for x in net.tables)):
+        return None
+    if not all(map(is_on_host, net.tables)):
         return None
     arrays = [np.asarray(x) for x in net.tables]
-    if not all(np.issubdtype(dtype, np.floating) for dtype in {x.dtype for x in arrays}):
+    is_floating = all(np.issubdtype(dtype, np.floating) for dtype in {x.dtype for x in arrays})
+    if not is_floating or not all((x < np.inf).all() for x in arrays):
         return None
     network = Tables(net.scopes, [x.astype(np.float64, copy=False) for x in arrays])
-    if _order_if(network) is not None or not all((x < np.inf).all() for x in arrays):
-        return None
     solution = optimum_of(network)
     lower = network.score(solution.labels)
     if is_closed(lower, solution.upper):
@@ -230,15 +232,31 @@ class Order(NamedTuple):
     candidates: int
 
 
+@functools.lru_cache(maxsize=256)
+def _is_wide(scopes: tuple[tuple[Variable, ...], ...], shapes: tuple[tuple[Any, ...], ...]) -> bool:
+    """Whether bounds are tried before an elimination of tables of these shapes."""
+    sizes: dict[Variable, Any] = {}
+    for scope, shape in zip(scopes, shapes, strict=True):
+        if len(scope) != len(shape) or not all(isinstance(size, int) for size in shape):
+            return False  # a batch, or a symbolic size
+        sizes.update(zip(scope, shape, strict=True))
+    entries = sum(map(math.prod, shapes))
+    return _order_of(scopes, sizes, max(FEW, CANDIDATES_OF_AN_ENTRY * entries)) is None
+
+
 def _order_if(network: Tables, most: int = 0) -> Order | None:
-    """An order of elimination by least degree, if it has at most so many candidates; or if it is
-    not worth bounds.
-    """
+    """An order of elimination, if it has at most so many candidates, or is not worth bounds."""
     entries = sum(table.size for table in network.tables)
     most = most or max(FEW, CANDIDATES_OF_AN_ENTRY * entries)
-    sizes = network.sizes
+    return _order_of(network.scopes, network.sizes, most)
+
+
+def _order_of(
+    scopes: Sequence[Sequence[Variable]], sizes: Mapping[Variable, int], most: int
+) -> Order | None:
+    """An order of elimination by least degree, if it has at most so many candidates."""
     near: dict[Variable, set[Variable]] = {name: set() for name in sizes}
-    for scope in network.scopes:
+    for scope in scopes:
         for name in scope:
             near[name].update(scope)
     for name, others in near.items():
