@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax.errors import InvalidConfig, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_real, shown
 
 from ..arguments import require_concrete, require_size
@@ -28,7 +28,10 @@ from .factors import Factors
 from .variables import Variable, as_floats
 
 TOLERANCE = 1e-9
-"""Of the lower bound, or of 1 if that is more: a gap that counts as none."""
+"""Of the largest difference within a table: a gap that counts as none."""
+
+ROUNDING = 1e-14
+"""Of a score: what its sums may have lost."""
 
 FIRST_SWEEPS = 16
 """Of a call of the library; each further call has twice as many, so that few calls do many."""
@@ -42,11 +45,11 @@ Messages = tuple[tuple[np.ndarray, ...], ...]
 """For each table of two variables and more, one array for each of its variables; for others ()."""
 
 
-def is_closed(lower: float, upper: float) -> bool:
-    """Whether nothing is better than `lower`, up to rounding."""
+def is_closed(lower: float, upper: float, least: float) -> bool:
+    """Whether no score is better than `lower` by more than `least`, up to rounding."""
     if lower == -math.inf:
         return upper == -math.inf
-    return upper - lower <= TOLERANCE * max(1.0, abs(lower))
+    return upper - lower <= least + ROUNDING * abs(lower)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +70,7 @@ class Bounds:
       >>> from ext_tropical import Network
       >>> bounds = Network("ab,bc,ca->", *3 * [[[0.0, 1.0], [1.0, 0.0]]]).bounds()
       >>> bounds
-      Bounds(2.0 to 3.0, not proved: a gap of 1.0, 33.33 %)
+      Bounds(2 to 3, not proved: a gap of 1, 33.33 %)
     """
 
     network: Any
@@ -85,17 +88,20 @@ class Bounds:
 
     @property
     def proved(self) -> bool:
-        """Whether no assignment has a better score than `labels`, up to 1e-9 of it."""
-        return is_closed(self.lower, self.upper)
+        """Whether no assignment has a better score than `labels`: none is better by more than 1e-9
+        of the largest difference within a table; of integers by 1.
+        """
+        tables = [as_floats(np.asarray(x)) for x in self.network.tables]
+        return is_closed(self.lower, self.upper, Tables(self.network.scopes, tables).least)
 
     @property
     def reparametrized(self) -> Any:
         """The network in which each table lacks its messages, and each variable has the sum of
-        those to it and of its own tables: float64. Every assignment has the same score in it, up to
-        rounding, and the largest entries of its tables add up to `upper`.
+        those to it and of its own tables: NumPy arrays, float64. Every assignment has the same
+        score in it, up to rounding. The largest entries of its tables, at values that are possible,
+        add up to `upper`.
         """
-        sizes = self.network.variables
-        own = {name: np.zeros(size) for name, size in sizes.items()}
+        own = {name: np.where(x > -np.inf, 0.0, -np.inf) for name, x in self.uppers.items()}
         made: list[tuple[tuple[Variable, ...], np.ndarray]] = []
         for scope, table, messages in zip(
             self.network.scopes, self.network.tables, self.messages, strict=True
@@ -109,16 +115,17 @@ class Bounds:
                 rest -= message.reshape([-1] + [1] * (len(scope) - 1 - axis))
             made.append((scope, rest))
         made += [((name,), table) for name, table in own.items()]
-        return self.network.from_factors(made)
+        return self.network.like([scope for scope, _ in made], [table for _, table in made])
 
     def __repr__(self) -> str:
         if self.upper == -math.inf:
             return "Bounds(no assignment is possible)"
         if self.proved:
-            return f"Bounds({self.lower}, proved)"
+            return f"Bounds({self.lower:.9g}, proved)"
         size = max(abs(self.lower), abs(self.upper))
         share = f", {100 * self.gap / size:.4g} %" if math.isfinite(self.gap) and size else ""
-        return f"Bounds({self.lower} to {self.upper}, not proved: a gap of {self.gap:.6g}{share})"
+        ends = f"{self.lower:.9g} to {self.upper:.9g}"
+        return f"Bounds({ends}, not proved: a gap of {self.gap:.6g}{share})"
 
 
 class Tables(NamedTuple):
@@ -148,6 +155,19 @@ class Tables(NamedTuple):
             entries.append(float(table[cell]))
         return -math.inf if -math.inf in entries else math.fsum(entries)
 
+    @property
+    def least(self) -> float:
+        """A difference of scores that counts as none."""
+        sizes = [table.size for table in self.tables]
+        starts = np.cumsum([0, *sizes[:-1]])
+        entries = np.concatenate([table.ravel() for table in self.tables]).astype(np.float64)
+        possible = entries > -np.inf
+        if (entries[possible] == np.rint(entries[possible])).all():
+            return 0.5  # another score differs by 1
+        most = np.maximum.reduceat(entries, starts)
+        least = np.minimum.reduceat(np.where(possible, entries, np.inf), starts)
+        return TOLERANCE * float((most - least)[most > -np.inf].max(initial=0))
+
 
 class Relaxation(NamedTuple):
     """A network as the native library takes it, and what it found so far.
@@ -161,6 +181,7 @@ class Relaxation(NamedTuple):
       labels: int32 (variables,); -1 in the first place.
       uppers: float64, for all values of all variables.
       numbers: float64: the upper bound, the score of the labels, the sweeps of the last call.
+      least: a difference of scores that counts as none.
     """
 
     graph: np.ndarray
@@ -170,6 +191,7 @@ class Relaxation(NamedTuple):
     labels: np.ndarray
     uppers: np.ndarray
     numbers: np.ndarray
+    least: float
 
     @classmethod
     def of(cls, network: Tables) -> Relaxation:
@@ -192,6 +214,7 @@ class Relaxation(NamedTuple):
             labels=np.full(len(sizes), -1, np.int32),
             uppers=np.full(sum(sizes.values()), np.inf),
             numbers=np.array([np.inf, -np.inf, 0.0]),
+            least=network.least,
         )
 
     @property
@@ -207,12 +230,7 @@ class Relaxation(NamedTuple):
     @property
     def is_proved(self) -> bool:
         """Whether the two are one."""
-        return is_closed(self.lower, self.upper)
-
-    @property
-    def tolerance(self) -> float:
-        """A gap that counts as none."""
-        return TOLERANCE * max(1.0, abs(self.lower)) if self.lower > -math.inf else 0.0
+        return is_closed(self.lower, self.upper, self.least)
 
     def improve(self, sweeps: int, moves: int, seed: int) -> int:
         """Take sweeps and moves, which change the arrays; how many sweeps there were, fewer if they
@@ -220,7 +238,7 @@ class Relaxation(NamedTuple):
         """
         results = [self.messages, self.labels, self.uppers, self.numbers]
         graph, addresses = self.graph, self.addresses
-        now("bounds", graph, graph.size, addresses, sweeps, moves, seed, self.tolerance, results)
+        now("bounds", graph, graph.size, addresses, sweeps, moves, seed, self.least, results)
         return int(self.numbers[2])
 
 
@@ -249,7 +267,20 @@ def in_numpy(where: str, net: Factors) -> Tables:
     require_concrete(where, net.tables, "Ask outside of it.")
     if native().problem:
         raise Unsupported(where=where, given=str(native()), needed="the native library")
-    tables = [as_floats(np.asarray(x)) for x in net.tables]
+    arrays = [np.asarray(x) for x in net.tables]
+    kinds = {x.dtype.name for x in arrays if x.dtype.kind not in "iu"}
+    if not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
+        raise DTypeError(
+            where=where, given=f"tables of {', '.join(sorted(kinds))}", needed="floats or integers"
+        )
+    if any(x.ndim != len(scope) for x, scope in zip(arrays, net.scopes, strict=True)):
+        raise ShapeError(
+            where=where,
+            given="tables with more axes than variables, as those of a batch",
+            needed="an axis for each variable",
+            fix="Ask one network of the batch after another.",
+        )
+    tables = list(map(as_floats, arrays))
     if any(not (x < np.inf).all() for x in tables):
         raise InvalidConfig(
             where=where, given="NaN or inf among the scores", needed="numbers below inf"
@@ -266,6 +297,10 @@ def bounds_of(
     """See `Network.bounds`."""
     where = "Network.bounds"
     sweeps = require_size(f"{where}, sweeps", sweeps, 1)
+    if progress is not None and not callable(progress):
+        raise InvalidConfig(
+            where=f"{where}, progress", given=shown(progress), needed="a function, or None"
+        )
     end = time.monotonic() + _required_seconds(f"{where}, seconds", seconds)
     network = in_numpy(where, net)
     problem = Relaxation.of(network)
@@ -275,6 +310,10 @@ def bounds_of(
             progress(problem.lower, problem.upper, taken)
         if time.monotonic() >= end:
             break
+    if not problem.upper < math.inf:
+        raise InvalidConfig(
+            where=where, given="scores whose sums are beyond float64", needed="smaller scores"
+        )
     return _by_names(net, network, problem, taken)
 
 

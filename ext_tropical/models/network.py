@@ -166,9 +166,10 @@ class Network(Factors):
         Gradient: of the values, as `value`.
 
         Cost: that of elimination. Of concrete tables for which it compares a million candidates
-        and more, bounds leave out what no better assignment has, and elimination does the rest:
-        then equally good assignments are not told apart by the plan. For k the results of all steps
-        are kept (of a slice), and for each assignment one cell of each step is looked through.
+        and more, and without `memory_limit` and `optimize`, bounds leave out what no better
+        assignment has, and elimination does the rest: then equally good assignments are not told
+        apart by the plan. For k the results of all steps are kept (of a slice), and for each
+        assignment one cell of each step is looked through.
 
         Source: L. Huang and D. Chiang, Better k-best parsing (2005).
 

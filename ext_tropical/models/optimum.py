@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from opt_einsum import get_symbol
 
-from tenferro_jax.errors import ShapeError, counted, shortened
+from tenferro_jax.errors import InvalidConfig, ShapeError, counted, shortened
 
 from ..einsums.call import best_assignment
 from ..native.library import is_on_host, native
@@ -86,17 +86,25 @@ def best_if_wide(net: Factors) -> Assignment | None:
     if not all(map(is_on_host, net.tables)):
         return None
     arrays = [np.asarray(x) for x in net.tables]
-    is_floating = all(np.issubdtype(dtype, np.floating) for dtype in {x.dtype for x in arrays})
-    if not is_floating or not all((x < np.inf).all() for x in arrays):
+    if not all(dtype.kind in "iuf" for dtype in {x.dtype for x in arrays}):
         return None
     network = Tables(net.scopes, [x.astype(np.float64, copy=False) for x in arrays])
+    if not all((x < np.inf).all() for x in arrays):
+        if _order_if(network, MOST_BY_PLAN) is not None:
+            return None
+        raise InvalidConfig(
+            where="Network.best",
+            given="NaN or inf among the scores of a network too wide for elimination",
+            needed="numbers below inf",
+        )
     solution = optimum_of(network)
     lower = network.score(solution.labels)
-    if is_closed(lower, solution.upper):
+    if is_closed(lower, solution.upper, network.least):
         names = tuple(net.variables)
         labels = np.array([solution.labels[name] for name in names], np.int32)
-        value = jnp.asarray(lower, arrays[0].dtype)
-        return Assignment(value, Labels(names, jnp.asarray(labels)), value > -jnp.inf)
+        value = jnp.asarray(np.asarray(lower).astype(arrays[0].dtype))
+        feasible = jnp.asarray(lower > -math.inf)
+        return Assignment(value, Labels(names, jnp.asarray(labels)), feasible)
     if _order_if(network, MOST_BY_PLAN) is not None:
         return None
     raise _unproved(lower, solution)
@@ -107,10 +115,11 @@ def _unproved(lower: float, solution: Solution) -> ShapeError:
     undecided = solution.undecided
     names = shortened(", ".join(map(repr, undecided)))
     share = 100 * (solution.upper - lower) / max(abs(lower), abs(solution.upper))
+    gap = f"a gap of {share:.2g} %" if lower > -math.inf else "no possible assignment found"
     return ShapeError(
         where="Network.best",
-        given=f"a best score between {lower:.9g} and {solution.upper:.9g}, a gap of "
-        f"{share:.2g} %, with {counted(len(undecided), 'variable')} left to decide: {names}",
+        given=f"a best score between {lower:.9g} and {solution.upper:.9g}, {gap}, "
+        f"with {counted(len(undecided), 'variable')} left to decide: {names}",
         needed="a network in which these are fewer, or connected less, so that elimination decides",
         fix="Ask for bounds(), which has both ends and an assignment; or fix some of them with "
         "given, one value after another.",

@@ -471,7 +471,7 @@ class Sweeps {
     // The tables of the variable hold nothing of it now, so with another value the bound falls by as much as its total.
     double* uppers = uppers_ + g_.starts[v];
     for (int64_t a = 0; a < size; ++a)
-      uppers[a] = allowed[a] ? std::min(uppers[a], upper - (most - total_[a]) + 2 * rounding_) : -kInf;
+      uppers[a] = allowed[a] ? std::min(uppers[a], upper - (most - total_[a]) + 2 * rounding_ + 4 * kRounding * (std::fabs(upper) + std::fabs(most) + std::fabs(total_[a]))) : -kInf;
     const double* found = found_.data();
     for (const Place& p : g_.places[v]) {
       const Table& t = g_.tables[p.table];

@@ -12,7 +12,7 @@ import pytest
 from ext_tropical import Network
 from ext_tropical.models import certificate_problem
 from ext_tropical.native.library import native
-from tenferro_jax.errors import InvalidConfig, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 pytestmark = pytest.mark.skipif(bool(native().problem), reason=native().problem)
 
@@ -62,7 +62,7 @@ def require_right(net: Network, bounds) -> None:
     assert bounds.lower <= best <= bounds.upper
     assert bounds.lower == (scores[labels] if bounds.upper > -math.inf else -math.inf)
     if bounds.proved:
-        assert best - bounds.lower <= 1e-9 * max(1.0, abs(best)) or best == bounds.lower
+        assert best == bounds.lower or best - bounds.lower <= 1e-8
     for axis, name in enumerate(net.variables):
         for value, upper in enumerate(bounds.uppers[name]):
             assert max(x for cell, x in scores.items() if cell[axis] == value) <= upper
@@ -172,7 +172,7 @@ def test_a_tree_is_proved():
     bounds = net.bounds()
     assert bounds.proved
     assert bounds.lower == pytest.approx(float(net.value()), rel=1e-5)
-    assert repr(bounds) == f"Bounds({bounds.lower}, proved)"
+    assert repr(bounds) == f"Bounds({bounds.lower:.9g}, proved)"
 
 
 def test_forbidden_values_are_propagated():
@@ -227,3 +227,62 @@ def test_refusals():
         Network("a->", [0.0, np.nan]).bounds()
     with pytest.raises(Unsupported, match=r"Network\.bounds.*inside a transform"):
         jax.jit(lambda x: Network("ab->", x).bounds().lower)(jnp.zeros((2, 2)))
+
+
+def frustrated(scale: float) -> Network:
+    table = scale * np.array([[0.0, 1.0], [1.0, 0.0]])
+    return Network("ab,bc,ca->", table, table, table)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1.0, 1e30])
+def test_a_gap_is_one_for_scores_of_any_size(scale):
+    with jax.enable_x64(True):
+        table = scale * np.array([[0.0, 1.0], [1.0, 0.1]])
+        bounds = Network("ab,bc,ca->", table, table, table).bounds()
+        assert bounds.upper - bounds.lower > 0.1 * scale
+        assert not bounds.proved
+
+
+def test_integers_are_proved_by_a_gap_below_one():
+    bounds = frustrated(1.0).bounds()
+    assert (bounds.lower, round(bounds.upper, 9), bounds.proved) == (2.0, 3.0, False)
+    assert Network("ab,bc->", np.eye(2), np.eye(2)).bounds().proved
+
+
+def test_a_reparametrized_network_keeps_float64_and_what_is_impossible():
+    inf = np.inf
+    first, second = np.array([[-0.5, -inf], [-inf, -inf]]), np.array([[-2.3, -0.2], [-1.2, -inf]])
+    bounds = Network("ab,bc->", first, second).bounds()
+    other = bounds.reparametrized
+    assert {x.dtype for x in other.tables} == {np.dtype(np.float64)}
+    own = [table for scope, table in zip(other.scopes, other.tables) if len(scope) == 1]
+    assert [np.isinf(x).tolist() for x in own] == [[False, True], [False, True], [False, False]]
+
+
+def test_malformed_certificates_are_refused():
+    bounds = frustrated(1.0).bounds()
+    nan = [tuple(np.full_like(x, np.nan) for x in each) for each in bounds.messages]
+    for change in (
+        {"upper": math.nan},
+        {"lower": math.nan},
+        {"messages": ()},
+        {"messages": None},
+        {"messages": tuple(nan)},
+        {"labels": {}},
+        {"network": Network("ab->", np.eye(2))},
+    ):
+        assert certificate_problem(dataclasses.replace(bounds, **change)) != ""
+
+
+def test_more_refusals():
+    with jax.enable_x64(True):
+        large = np.full((2, 2), 1.7e308)
+        with pytest.raises(InvalidConfig, match="beyond float64"):
+            Network("ab,bc->", large, large).bounds()
+    net = frustrated(1.0)
+    with pytest.raises(InvalidConfig, match=r"Network\.bounds, progress: given 3"):
+        net.bounds(progress=3)
+    with pytest.raises(DTypeError, match="complex64"):
+        Network("a->", np.zeros(2, np.complex64)).bounds()
+    with pytest.raises(ShapeError, match="more axes than variables"):
+        jax.tree.map(lambda x: np.stack([x, x]), net).bounds()

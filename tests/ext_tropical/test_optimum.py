@@ -13,7 +13,7 @@ from ext_tropical.models import optimum
 from ext_tropical.models.bounds import Tables, is_closed
 from ext_tropical.models.optimum import optimum_of
 from ext_tropical.native.library import native
-from tenferro_jax.errors import ShapeError
+from tenferro_jax.errors import InvalidConfig, ShapeError
 
 from .test_bounds import all_scores, grid, small_network
 
@@ -37,8 +37,8 @@ def require_best(net: Network) -> None:
     solution = optimum_of(in_numpy(net))
     labels = tuple(solution.labels[name] for name in net.variables)
     assert scores[labels] <= best <= solution.upper
-    assert is_closed(scores[labels], solution.upper)
-    assert is_closed(scores[labels], best)
+    assert is_closed(scores[labels], solution.upper, 1e-8)
+    assert is_closed(scores[labels], best, 1e-8)
     assert not solution.undecided
 
 
@@ -149,3 +149,29 @@ def test_a_network_says_which_questions_bounds_may_answer():
     assert first.startswith("Network(")
     assert second == "value, best: by bounds, if the tables are concrete and bounds prove them"
     assert third.startswith("other questions: Network.plan: given a step with a result of")
+
+
+@pytest.mark.parametrize(("scale", "constant"), [(1e-9, 0.0), (1e-30, 0.0), (1.0, 1e9)])
+def test_small_scores_and_a_large_constant_change_no_assignment(scale, constant):
+    net = grid(14, 2, 8)
+    tables = [scale * np.asarray(x) for x in net.tables]
+    with jax.enable_x64(True):
+        pairs = [*zip(net.scopes, tables, strict=True), ((), np.float64(constant))]
+        other = Network.from_factors(pairs)
+        assert other.best().labels.tolist() == net.best().labels.tolist()
+
+
+def test_integers_of_a_wide_network():
+    net = grid(40)
+    tables = [np.rint(10 * np.asarray(x)).astype(np.int32) for x in net.tables]
+    integers = net.like(net.scopes, tables)
+    floats = net.like(net.scopes, [x.astype(np.float32) for x in tables])
+    assert integers.best().value.dtype == np.int32
+    assert int(integers.best().value) == int(floats.best().value)
+
+
+def test_nan_in_a_wide_network_is_refused():
+    net = grid(40)
+    bad = net.like(net.scopes, [np.full(2, np.nan), *net.tables[1:]])
+    with pytest.raises(InvalidConfig, match="too wide for elimination"):
+        bad.best()
