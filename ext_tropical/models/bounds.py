@@ -166,7 +166,7 @@ class Tables(NamedTuple):
             return 0.5  # another score differs by 1
         most = np.maximum.reduceat(entries, starts)
         least = np.minimum.reduceat(np.where(possible, entries, np.inf), starts)
-        return TOLERANCE * float((most - least)[most > -np.inf].max(initial=0))
+        return TOLERANCE * float((most - least).max(initial=0))
 
 
 class Relaxation(NamedTuple):
