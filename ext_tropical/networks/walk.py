@@ -241,7 +241,12 @@ def _label_axes(axes: Sequence[Axis], numbers: Mapping[str, int]) -> LabelAxes:
     extents = [axis.extent for axis in axes]
     strides = [axis.strides for axis in axes]
     own = row_major(axes)
-    return LabelAxes(np.array(labels), np.array(extents)[:, None], own[:, None], np.array(strides))
+    return LabelAxes(
+        labels=np.array(labels, np.int64),
+        extents=np.array(extents, np.int64)[:, None],
+        own=own[:, None],
+        strides=np.array(strides, np.int64).reshape(-1, 2),  # also of no axes
+    )
 
 
 def _cells(shape: Sequence[int]) -> list[jax.Array]:

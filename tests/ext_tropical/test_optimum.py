@@ -175,3 +175,17 @@ def test_nan_in_a_wide_network_is_refused():
     bad = net.like(net.scopes, [np.full(2, np.nan), *net.tables[1:]])
     with pytest.raises(InvalidConfig, match="too wide for elimination"):
         bad.best()
+
+
+@pytest.mark.parametrize(
+    "scopes", [[("a",), ("b",), ()], [("a", "b"), ("c", "d"), ()], [("a",), ()]]
+)
+def test_parts_whose_results_have_no_axes_are_walked_in_standard_ops(scopes):
+    """In float16, which the native library does not have."""
+    rng = np.random.default_rng(0)
+    tables = [rng.integers(0, 9, (2,) * len(scope)).astype(np.float16) for scope in scopes]
+    net = Network.from_factors(list(zip(scopes, tables, strict=True)))
+    scores = all_scores(net)
+    best = net.best()
+    assert float(best.value) == max(scores.values())
+    assert scores[tuple(best.labels.tolist().values())] == max(scores.values())
