@@ -238,14 +238,14 @@ def _label_numbers(plan: Plan) -> dict[str, int]:
 def _label_axes(axes: Sequence[Axis], numbers: Mapping[str, int]) -> LabelAxes:
     """Padded axes. No label has the number behind all others."""
     labels = [numbers.get(axis.label, len(numbers)) for axis in axes]
-    extents = [axis.extent for axis in axes]
-    strides = [axis.strides for axis in axes]
+    extents = np.array([axis.extent for axis in axes], np.int64)
+    strides = np.array([axis.strides for axis in axes], np.int64)
     own = row_major(axes)
     return LabelAxes(
         labels=np.array(labels, np.int64),
-        extents=np.array(extents, np.int64)[:, None],
+        extents=extents[:, None],
         own=own[:, None],
-        strides=np.array(strides, np.int64).reshape(-1, 2),  # also of no axes
+        strides=strides.reshape(-1, 2),  # also of no axes
     )
 
 
