@@ -36,7 +36,13 @@ ROUNDING = 1e-14
 FIRST_SWEEPS = 16
 """Of a call of the library; each further call has twice as many, so that few calls do many."""
 
-MOST_SWEEPS_AT_ONCE = 256
+MOST_SWEEPS = 256
+"""Of a call. Python looks at the clock, and at an interrupt, between two of them."""
+
+ENTRIES_OF_A_CALL = 5_000_000
+"""That its sweeps pass at most, if these are more than those of the first call: some tenths of a
+second. A limit by the clock would let results depend on it.
+"""
 
 MOVES = 10
 """Of the best assignment over random forests, after the sweeps of a call: each costs a sweep."""
@@ -247,6 +253,7 @@ def improved(problem: Relaxation, sweeps: int) -> Iterator[int]:
     sweeps after each call.
     """
     taken, count = 0, FIRST_SWEEPS
+    most = min(MOST_SWEEPS, max(FIRST_SWEEPS, ENTRIES_OF_A_CALL // problem.entries.size))
     while taken < sweeps:
         asked = min(count, sweeps - taken)
         done = problem.improve(asked, MOVES, taken)
@@ -254,15 +261,16 @@ def improved(problem: Relaxation, sweeps: int) -> Iterator[int]:
         yield taken
         if problem.is_proved or done < asked:
             return
-        count = min(2 * count, MOST_SWEEPS_AT_ONCE)
+        count = min(2 * count, most)
 
 
-def in_numpy(where: str, net: Factors) -> Tables:
+def checked_tables(where: str, net: Factors) -> Tables:
     """The tables of a network, as the bounds take them.
 
     Raises:
       Unsupported: traced tables, or no native library.
       InvalidConfig: NaN or inf among the scores.
+      DTypeError, ShapeError: other numbers than floats and integers; tables of a batch.
     """
     require_concrete(where, net.tables, "Ask outside of it.")
     if native().problem:
@@ -302,7 +310,7 @@ def bounds_of(
             where=f"{where}, progress", given=shown(progress), needed="a function, or None"
         )
     end = time.monotonic() + _required_seconds(f"{where}, seconds", seconds)
-    network = in_numpy(where, net)
+    network = checked_tables(where, net)
     problem = Relaxation.of(network)
     taken = 0
     for taken in improved(problem, sweeps):  # the last one counts

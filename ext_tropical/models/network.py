@@ -162,14 +162,16 @@ class Network(Factors):
           DTypeError: k and tables of integers.
           Unsupported: k and a symbolic size, in `jax.export`.
           ShapeError: too wide for elimination, and not proved by bounds; the text has both ends.
+          InvalidConfig, DTypeError: too wide for elimination, and NaN or inf among the scores, or
+            integers that do not hold the best one.
 
         Gradient: of the values, as `value`.
 
-        Cost: that of elimination. Of concrete tables for which it compares a million candidates
-        and more, and without `memory_limit` and `optimize`, bounds leave out what no better
-        assignment has, and elimination does the rest: then equally good assignments are not told
-        apart by the plan. For k the results of all steps are kept (of a slice), and for each
-        assignment one cell of each step is looked through.
+        Cost: that of elimination. Of concrete tables in the memory of the host for which it
+        compares a million candidates and more, and without `memory_limit` and `optimize`, bounds
+        leave out what no better assignment has, and elimination does the rest: then equally good
+        assignments are not told apart by the plan. For k the results of all steps are kept (of a
+        slice), and for each assignment one cell of each step is looked through.
 
         Source: L. Huang and D. Chiang, Better k-best parsing (2005).
 
@@ -217,7 +219,8 @@ class Network(Factors):
         Args:
           sweeps: the most that are taken. They end before if the interval is closed, or if they
             gain nothing.
-          seconds: the time after which no more sweeps are begun.
+          seconds: the time after which no more sweeps are begun; it is looked at after 16 of them,
+            then after 32 and more.
           progress: called from time to time with the lower bound, the upper one and the number of
             sweeps.
 
@@ -225,7 +228,8 @@ class Network(Factors):
           `ext_tropical.models.Bounds`.
 
         Raises:
-          InvalidConfig: NaN or inf among the scores, or sweeps below 1.
+          InvalidConfig: NaN or inf among the scores, or sums beyond float64; sweeps below 1.
+          DTypeError, ShapeError: tables of other numbers, or of a batch.
           Unsupported: tables inside a transform, or no native library.
 
         Gradient: none.

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from opt_einsum import get_symbol
 
-from tenferro_jax.errors import InvalidConfig, ShapeError, counted, shortened
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, counted, shortened
 
 from ..einsums.call import best_assignment
 from ..native.library import is_on_host, native
@@ -55,6 +55,9 @@ SWEEPS = 1000
 MORE_MOVES = 50
 """Tried where the bounds leave out nothing: a better assignment leaves out more."""
 
+MOVED_AGAIN = 3
+"""How often, while that finds a better assignment."""
+
 Labelled = dict[Variable, int]
 
 
@@ -79,6 +82,8 @@ def best_if_wide(net: Factors) -> Assignment | None:
 
     Raises:
       ShapeError: neither answers.
+      InvalidConfig: NaN or inf, and too wide for elimination.
+      DTypeError: integers that do not hold the score.
     """
     is_plain = net.memory_limit is None and net.optimize == "auto" and not native().problem
     if not is_plain or not _is_wide(net.scopes, tuple(x.shape for x in net.tables)):
@@ -102,12 +107,24 @@ def best_if_wide(net: Factors) -> Assignment | None:
     if is_closed(lower, solution.upper, network.least):
         names = tuple(net.variables)
         labels = np.array([solution.labels[name] for name in names], np.int32)
-        value = jnp.asarray(np.asarray(lower).astype(arrays[0].dtype))
+        value = jnp.asarray(_in_dtype(lower, arrays[0].dtype))
         feasible = jnp.asarray(lower > -math.inf)
         return Assignment(value, Labels(names, jnp.asarray(labels)), feasible)
     if _order_if(network, MOST_BY_PLAN) is not None:
         return None
     raise _unproved(lower, solution)
+
+
+def _in_dtype(score: float, dtype: np.dtype) -> np.ndarray:
+    """The best score in the dtype of the tables; refuses an integer that it does not hold."""
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= score <= np.iinfo(dtype).max:
+        raise DTypeError(
+            where="Network.best",
+            given=f"tables of {dtype} with a best score of {score:.0f}",
+            needed="a dtype that holds the score",
+            fix="Convert the tables to float64.",
+        )
+    return np.asarray(score).astype(dtype)
 
 
 def _unproved(lower: float, solution: Solution) -> ShapeError:
@@ -132,31 +149,44 @@ def optimum_of(network: Tables) -> Solution:
     if order is not None:
         return _eliminated(network, order)
     problem = Relaxation.of(network)
-    taken = 0
-    for taken in improved(problem, SWEEPS):  # noqa: B007  # the last one counts
+    for _ in improved(problem, SWEEPS):
         is_hopeless = problem.upper - problem.lower > HOPELESS * abs(problem.lower)
         if is_hopeless or problem.lower == -math.inf:
             order = _order_if(network, MOST_CANDIDATES)
             if order is not None:
                 return _eliminated(network, order)
-    for _ in range(3):
-        names = list(network.sizes)
-        known = dict(zip(names, problem.labels.tolist(), strict=True))
-        if problem.is_proved:
-            return Solution(known, max(problem.lower, problem.upper))
-        kept = _kept(problem, network.sizes)
-        if not all(map(len, kept.values())):  # no assignment is better
-            return Solution(known, problem.lower)
-        if sum(map(len, kept.values())) < problem.uppers.size:
-            return _part_by_part(network, problem, kept, known)
+    solution = _by_bounds(network, problem)
+    for seed in range(MOVED_AGAIN):
+        if solution is not None:
+            return solution
         before = problem.lower
-        taken += problem.improve(1, MORE_MOVES, taken)
+        problem.improve(1, MORE_MOVES, SWEEPS + seed)
         if problem.lower == before:
             break
-    if (order := _order_if(network, MOST_CANDIDATES)) is not None:
+        solution = _by_bounds(network, problem)
+    if solution is not None:
+        return solution
+    order = _order_if(network, MOST_CANDIDATES)
+    if order is not None:
         return _eliminated(network, order)
+    kept = _kept(problem, network.sizes)
     undecided = [name for name, values in kept.items() if len(values) > 1]
-    return Solution(known, problem.upper, undecided)
+    return Solution(_assignment_of(network, problem), problem.upper, undecided)
+
+
+def _by_bounds(network: Tables, problem: Relaxation) -> Solution | None:
+    """What follows from the bounds; None if they neither decide nor leave out a value."""
+    kept = _kept(problem, network.sizes)
+    left = [len(values) for values in kept.values()]
+    if problem.is_proved or 0 in left:  # no assignment is better
+        known = _assignment_of(network, problem)
+        return Solution(known, network.score(known))
+    return _part_by_part(network, problem, kept) if sum(left) < problem.uppers.size else None
+
+
+def _assignment_of(network: Tables, problem: Relaxation) -> Labelled:
+    """The best assignment that was found."""
+    return dict(zip(network.sizes, problem.labels.tolist(), strict=True))
 
 
 def _kept(problem: Relaxation, sizes: Mapping[Variable, int]) -> dict[Variable, np.ndarray]:
@@ -170,9 +200,9 @@ def _kept(problem: Relaxation, sizes: Mapping[Variable, int]) -> dict[Variable, 
 
 
 def _part_by_part(
-    network: Tables, problem: Relaxation, kept: Mapping[Variable, np.ndarray], known: Labelled
+    network: Tables, problem: Relaxation, kept: Mapping[Variable, np.ndarray]
 ) -> Solution:
-    """Of the values that are left, part by part; `known` where that is no better."""
+    """Of the values that are left, part by part; the known assignment where that is no better."""
     labels = {name: int(values[0]) for name, values in kept.items()}
     constant, tables = _left(network, kept)
     uppers, undecided = [constant], list[Variable]()
@@ -183,7 +213,9 @@ def _part_by_part(
         labels.update({name: int(kept[name][i]) for name, i in solution.labels.items()})
     upper = max(problem.lower, min(problem.upper, math.fsum(uppers)))
     score = network.score(labels)
-    return Solution(labels if score > problem.lower else known, max(upper, score), undecided)
+    if score <= problem.lower:
+        labels = _assignment_of(network, problem)
+    return Solution(labels, max(upper, score), undecided)
 
 
 def _left(
@@ -294,7 +326,7 @@ def _order_of(
 def _eliminated(network: Tables, order: Order) -> Solution:
     """The best assignment, by elimination."""
     small = order.candidates <= MOST_IN_NUMPY
-    labels = _in_numpy(network, order.variables) if small else _by_plan(network)
+    labels = _eliminated_in_numpy(network, order.variables) if small else _by_plan(network)
     return Solution(labels, network.score(labels))
 
 
@@ -306,7 +338,7 @@ def _by_plan(network: Tables) -> Labelled:
     return {letters[letter]: value for letter, value in found.labels.tolist().items()}
 
 
-def _in_numpy(network: Tables, order: Sequence[Variable]) -> Labelled:
+def _eliminated_in_numpy(network: Tables, order: Sequence[Variable]) -> Labelled:
     """By elimination of the variables in an order."""
     place = {name: i for i, name in enumerate(order)}
     buckets: dict[Variable, list[tuple[Sequence[Variable], np.ndarray]]] = {x: [] for x in order}

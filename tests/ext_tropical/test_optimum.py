@@ -13,7 +13,7 @@ from ext_tropical.models import optimum
 from ext_tropical.models.bounds import Tables, is_closed
 from ext_tropical.models.optimum import optimum_of
 from ext_tropical.native.library import native
-from tenferro_jax.errors import InvalidConfig, ShapeError
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 
 from .test_bounds import all_scores, grid, small_network
 
@@ -189,3 +189,34 @@ def test_parts_whose_results_have_no_axes_are_walked_in_standard_ops(scopes):
     best = net.best()
     assert float(best.value) == max(scores.values())
     assert scores[tuple(best.labels.tolist().values())] == max(scores.values())
+
+
+def test_a_wide_network_that_a_program_closes_over():
+    net = grid(20)
+    want = net.best()
+    value, labels = jax.jit(lambda: (net.best().value, net.best().labels.array))()
+    assert float(value) == float(want.value)
+    assert labels.tolist() == want.labels.array.tolist()
+    assert float(jax.grad(lambda scale: scale * net.value())(2.0)) == float(want.value)
+
+
+def test_integers_that_do_not_hold_the_best_score_of_a_wide_network():
+    net = grid(40)
+    tables = [np.full(np.shape(x), 2**20, np.int32) for x in net.tables]
+    with pytest.raises(DTypeError, match="int32 with a best score of 4949278720"):
+        net.like(net.scopes, tables).best()
+
+
+def test_parts_of_integers_are_each_proved_by_a_gap_below_one(nothing_is_cheap):
+    """Together their gaps may be above one."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        factors = []
+        for part in range(4):
+            for i, j in ((0, 1), (1, 2), (2, 0), (2, 3), (3, 0)):
+                scope = f"x{part}_{i}", f"x{part}_{j}"
+                factors.append((scope, rng.integers(-3, 4, (2, 2)).astype(np.float64)))
+        net = Network.from_factors(factors)
+        solution = optimum_of(in_numpy(net))
+        assert in_numpy(net).score(solution.labels) == float(net.best(k=1).value[0])
+        assert solution.upper - float(net.best(k=1).value[0]) < 1
