@@ -223,8 +223,8 @@ def _walk_columns(plan: Plan, rows: Sequence[Row]) -> list[WalkColumns]:
             right=no_value if row.is_single else right,
             write=row.write,
             bases=np.array(row.bases),
-            of_cell=_label_axes(cells, numbers),
-            of_candidate=_label_axes(candidates, numbers),
+            of_cell=_label_axes(cells, numbers, 2),
+            of_candidate=_label_axes(candidates, numbers, 2),
         )
         found.append(columns)
     return found
@@ -235,8 +235,8 @@ def _label_numbers(plan: Plan) -> dict[str, int]:
     return {label: i for i, label in enumerate(plan.equation.output + labels_of(plan))}
 
 
-def _label_axes(axes: Sequence[Axis], numbers: Mapping[str, int]) -> LabelAxes:
-    """Padded axes. No label has the number behind all others."""
+def _label_axes(axes: Sequence[Axis], numbers: Mapping[str, int], arrays: int) -> LabelAxes:
+    """Padded axes, of a number of arrays read. No label has the number behind all others."""
     labels = [numbers.get(axis.label, len(numbers)) for axis in axes]
     extents = np.array([axis.extent for axis in axes], np.int64)
     strides = np.array([axis.strides for axis in axes], np.int64)
@@ -245,7 +245,7 @@ def _label_axes(axes: Sequence[Axis], numbers: Mapping[str, int]) -> LabelAxes:
         labels=np.array(labels, np.int64),
         extents=extents[:, None],
         own=own[:, None],
-        strides=strides.reshape(-1, 2),  # also of no axes
+        strides=strides.reshape(len(axes), arrays),  # also of no axes
     )
 
 
@@ -280,7 +280,7 @@ def _entry_places(plan: Plan, labels: jax.Array) -> jax.Array:
     tables = []
     for term in plan.terms:
         own = axes_of(dict.fromkeys(term), sizes, [term])
-        tables.append(_label_axes(padded(own, rank, 1), numbers))
+        tables.append(_label_axes(padded(own, rank, 1), numbers, 1))
     flat, unpacked = packed(tables)
     axes = unpacked(jnp.asarray(flat))
     starts = jnp.array(layout(plan)[:-1], jnp.int32)

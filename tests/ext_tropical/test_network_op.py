@@ -4,6 +4,7 @@ rules, its text.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import pathlib
@@ -227,6 +228,27 @@ def test_networks_that_contract_nothing(equation, dtype):
     want = [27.0] * 3 if "b" in equation else [3.0] * 3
     assert f(x).tolist() == want
     assert jax.export.export(jax.jit(f))(x).call(x).tolist() == want
+
+
+@pytest.mark.parametrize("terms", ["", "a", "ab", "bb", "cab", "abcd", ",a,cb,ddb"])
+def test_entries_are_those_that_numpy_indexes(terms):
+    """By the library and by standard ops, with as many axes as a table has; and the transpose."""
+    sizes, rng = {"a": 2, "b": 3, "c": 4, "d": 2}, np.random.default_rng(0)
+    labels = np.array([rng.integers(sizes[label], size=2) for label in "bcd"], np.int32)
+    index = dict(zip("bcd", labels, strict=True), a=np.arange(2))
+    tables = [rng.normal(size=[sizes[x] for x in term]) for term in terms.split(",")]
+    places = [tuple(index[x] for x in term) for term in terms.split(",")]
+    want = np.stack(
+        [np.broadcast_to(table[place], 2) for table, place in zip(tables, places, strict=True)]
+    )
+    added = [np.zeros_like(table) for table in tables]
+    for table, place, row in zip(added, places, want, strict=True):
+        np.add.at(table, place, row if place else row.sum())
+    op = NetworkEntries(terms, "a", tuple(sizes.items()))
+    back = dataclasses.replace(op, is_transposed=True)
+    for run in (apply, lambda op, *arrays: jax.jit(op.lower_to_standard_ops)(*arrays)):
+        np.testing.assert_array_equal(run(op, labels, *tables)[0], want)
+        jax.tree.map(np.testing.assert_array_equal, list(run(back, labels, want)), added)
 
 
 @pytest.mark.slow
