@@ -9,6 +9,7 @@ assignments whose scores are lower bounds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import time
@@ -98,7 +99,8 @@ class Bounds:
         of the largest difference within a table; of integers by 1.
         """
         tables = [as_floats(np.asarray(x)) for x in self.network.tables]
-        return is_closed(self.lower, self.upper, Tables(self.network.scopes, tables).least)
+        least = Scores.of(Tables(self.network.scopes, tables)).least
+        return is_closed(self.lower, self.upper, least)
 
     @property
     def reparametrized(self) -> Any:
@@ -145,14 +147,6 @@ class Tables(NamedTuple):
     scopes: Sequence[Sequence[Variable]]
     tables: Sequence[np.ndarray]
 
-    @property
-    def sizes(self) -> dict[Variable, int]:
-        """The number of values of each variable."""
-        found: dict[Variable, int] = {}
-        for scope, table in zip(self.scopes, self.tables, strict=True):
-            found.update(zip(scope, table.shape, strict=True))
-        return found
-
     def score(self, labels: Mapping[Variable, int]) -> float:
         """The score of an assignment, rounded once."""
         entries = []
@@ -161,66 +155,115 @@ class Tables(NamedTuple):
             entries.append(float(table[cell]))
         return -math.inf if -math.inf in entries else math.fsum(entries)
 
-    @property
-    def least(self) -> float:
-        """A difference of scores that counts as none."""
-        sizes = [table.size for table in self.tables]
-        starts = np.cumsum([0, *sizes[:-1]])
-        entries = np.concatenate([table.ravel() for table in self.tables]).astype(np.float64)
-        possible = entries > -np.inf
-        if (entries[possible] == np.rint(entries[possible])).all():
-            return 0.5  # another score differs by 1
-        most = np.maximum.reduceat(entries, starts)
-        least = np.minimum.reduceat(np.where(possible, entries, np.inf), starts)
-        return TOLERANCE * float((most - least).max(initial=0))
+
+class Graph(NamedTuple):
+    """The variables of a network as the native library takes them.
+
+    Attributes:
+      names: of the variables.
+      numbers: int64: the numbers of variables and of tables, the size of each variable, and for
+        each table its rank and its variables.
+      values: of all variables together.
+      messages: of all tables of two variables and more.
+      starts: int64, where each table begins among all entries.
+    """
+
+    names: tuple[Variable, ...]
+    numbers: np.ndarray
+    values: int
+    messages: int
+    starts: np.ndarray
+
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@functools.lru_cache(maxsize=64)
+def graph_of(scopes: tuple[tuple[Variable, ...], ...], shapes: Shapes) -> Graph:
+    """Of tables of these variables and shapes."""
+    sizes: dict[Variable, int] = {}
+    for scope, shape in zip(scopes, shapes, strict=True):
+        sizes.update(zip(scope, shape, strict=True))
+    number = {name: i for i, name in enumerate(sizes)}
+    numbers = [len(sizes), len(scopes), *sizes.values()]
+    for scope in scopes:
+        numbers.append(len(scope))
+        numbers += map(number.__getitem__, scope)
+    entries = np.array([math.prod(shape) for shape in shapes], np.int64)
+    return Graph(
+        names=tuple(sizes),
+        numbers=np.array(numbers, np.int64),
+        values=sum(sizes.values()),
+        messages=sum(sum(shape) for shape in shapes if len(shape) > 1),
+        starts=np.cumsum(entries) - entries,
+    )
+
+
+class Scores(NamedTuple):
+    """The tables of a network as the native library takes them.
+
+    Attributes:
+      graph: their variables.
+      entries: float64, those of all tables.
+      addresses: int64, of each table in memory.
+      least: a difference of scores that counts as none.
+      is_integral: whether all entries are integers or -inf.
+    """
+
+    graph: Graph
+    entries: np.ndarray
+    addresses: np.ndarray
+    least: float
+    is_integral: bool
+
+    @classmethod
+    def of(cls, network: Tables) -> Scores:
+        """Of a network in NumPy."""
+        graph = graph_of(tuple(map(tuple, network.scopes)), tuple(x.shape for x in network.tables))
+        entries = np.concatenate([x.ravel() for x in network.tables]).astype(np.float64)
+        addresses = entries.ctypes.data + entries.itemsize * graph.starts
+        least, is_integral = _least_difference(entries, graph.starts)
+        return cls(graph, entries, addresses, least, is_integral)
+
+
+def _least_difference(entries: np.ndarray, starts: np.ndarray) -> tuple[float, bool]:
+    """A difference of scores that counts as none; whether all entries are integers or -inf."""
+    possible = entries > -np.inf
+    if (entries[possible] == np.rint(entries[possible])).all():
+        return 0.5, True  # another score differs by 1
+    most = np.maximum.reduceat(entries, starts)
+    least = np.minimum.reduceat(np.where(possible, entries, np.inf), starts)
+    return TOLERANCE * float((most - least).max(initial=0)), False
 
 
 class Relaxation(NamedTuple):
-    """A network as the native library takes it, and what it found so far.
+    """What the native library found so far.
 
     Attributes:
-      graph: int64: the numbers of variables and of tables, the size of each variable, and for each
-        table its rank and its variables.
-      entries: float64, those of all tables.
-      addresses: int64, of each table in memory.
+      scores: of the network.
       messages: float64, of all tables of two variables and more.
       labels: int32 (variables,); -1 in the first place.
       uppers: float64, for all values of all variables.
       numbers: float64: the upper bound, the score of the labels, the sweeps of the last call.
-      least: a difference of scores that counts as none.
     """
 
-    graph: np.ndarray
-    entries: np.ndarray
-    addresses: np.ndarray
+    scores: Scores
     messages: np.ndarray
     labels: np.ndarray
     uppers: np.ndarray
     numbers: np.ndarray
-    least: float
 
     @classmethod
     def of(cls, network: Tables) -> Relaxation:
         """Of a network, without messages."""
-        scopes, tables = network
-        sizes = network.sizes
-        number = {name: i for i, name in enumerate(sizes)}
-        graph = [len(sizes), len(tables), *sizes.values()]
-        for scope in scopes:
-            graph += [len(scope), *(number[name] for name in scope)]
-        entries = np.concatenate([x.ravel() for x in tables]).astype(np.float64)
-        starts = itertools.accumulate((x.size for x in tables[:-1]), initial=0)
-        offsets = np.fromiter(starts, np.int64, len(tables))
-        several = [x.shape for x in tables if x.ndim > 1]
+        scores = Scores.of(network)
+        graph = scores.graph
         return cls(
-            graph=np.array(graph, np.int64),
-            entries=entries,
-            addresses=entries.ctypes.data + entries.itemsize * offsets,
-            messages=np.zeros(sum(map(sum, several))),
-            labels=np.full(len(sizes), -1, np.int32),
-            uppers=np.full(sum(sizes.values()), np.inf),
+            scores=scores,
+            messages=np.zeros(graph.messages),
+            labels=np.full(len(graph.names), -1, np.int32),
+            uppers=np.full(graph.values, np.inf),
             numbers=np.array([np.inf, -np.inf, 0.0]),
-            least=network.least,
         )
 
     @property
@@ -236,15 +279,16 @@ class Relaxation(NamedTuple):
     @property
     def is_proved(self) -> bool:
         """Whether the two are one."""
-        return is_closed(self.lower, self.upper, self.least)
+        return is_closed(self.lower, self.upper, self.scores.least)
 
     def improve(self, sweeps: int, moves: int, seed: int) -> int:
         """Take sweeps and moves, which change the arrays; how many sweeps there were, fewer if they
         gained nothing.
         """
         results = [self.messages, self.labels, self.uppers, self.numbers]
-        graph, addresses = self.graph, self.addresses
-        now("bounds", graph, graph.size, addresses, sweeps, moves, seed, self.least, results)
+        numbers, addresses = self.scores.graph.numbers, self.scores.addresses
+        least = self.scores.least
+        now("bounds", numbers, numbers.size, addresses, sweeps, moves, seed, least, results)
         return int(self.numbers[2])
 
 
@@ -253,7 +297,7 @@ def improved(problem: Relaxation, sweeps: int) -> Iterator[int]:
     sweeps after each call.
     """
     taken, count = 0, FIRST_SWEEPS
-    most = min(MOST_SWEEPS, max(FIRST_SWEEPS, ENTRIES_OF_A_CALL // problem.entries.size))
+    most = min(MOST_SWEEPS, max(FIRST_SWEEPS, ENTRIES_OF_A_CALL // problem.scores.entries.size))
     while taken < sweeps:
         asked = min(count, sweeps - taken)
         done = problem.improve(asked, MOVES, taken)
