@@ -6,6 +6,7 @@ from tenferro_jax.extension import register_extension
 from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 
 from .graphs.path_op import PathSearch, TreeSums
+from .models.toulbar2 import Toulbar2Best
 from .networks.former import Rows
 from .networks.log_derivatives import NetworkCurvature, NetworkShares
 from .networks.many import NetworkBest, NetworkSamples
@@ -56,6 +57,7 @@ def register() -> None:
         ChainSamples(),
         PathSearch(SemiringKey.of(min_plus), 4),
         TreeSums(),
+        Toulbar2Best(((0,),)),
     )
     of_authors = ExtensionFactory(SumEinsum)  # no semiring of ours sums
     for factory in (*[ExtensionFactory(type(op), op) for op in ours], of_authors):

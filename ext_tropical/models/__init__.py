@@ -12,6 +12,8 @@
 `bounds`, `optimum`
     Bounds of the best score, and the best assignment by them, for networks that are too wide to be
     eliminated. `certificate`: a judge of bounds in fractions.
+`toulbar2`
+    The best assignment by toulbar2, which searches. `toulbar2_process`: its process.
 `relative`
     Scores less constants, which change no probability.
 `chain_form`

@@ -14,6 +14,7 @@ from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig
+from tenferro_jax.shapes import shown
 
 from ..arguments import are_numbers, require_key, require_shape, require_size, widened, work_dtype
 from ..einsums.call import best_assignment
@@ -29,6 +30,7 @@ from .counts import counted, counted_by
 from .factors import Factors, asked
 from .optimum import best_if_wide
 from .relative import from_best, without_shared
+from .toulbar2 import best_by_toulbar2, is_asked
 from .variables import (
     Variable,
     as_floats,
@@ -130,8 +132,12 @@ class Network(Factors):
         return self._made(tuple(scopes), tables, self.memory_limit, self.optimize)
 
     @asked
-    def value(self) -> jax.Array:
+    def value(self, *, solver: str = "auto", seconds: float | None = None) -> jax.Array:
         """The best score, a scalar; -inf if all assignments are impossible.
+
+        Args:
+          solver: as for `best`.
+          seconds: as for `best`.
 
         Gradient: in each table 1 at the entries that the first best assignment selects.
 
@@ -139,17 +145,27 @@ class Network(Factors):
           >>> float(Network("ab,b->", [[0.0, 1.0], [2.0, 0.0]], [0.0, 0.5]).value())
           2.0
         """
+        if is_asked("Network.value", solver, seconds):
+            return best_by_toulbar2(self, seconds).value
         if form := chain_form(self):
             return form.chain().best().score
         wide = best_if_wide(self)
         return self.contracted(max_plus) if wide is None else wide.value
 
     @asked
-    def best(self, k: int | None = None) -> Assignment:
+    def best(
+        self, k: int | None = None, *, solver: str = "auto", seconds: float | None = None
+    ) -> Assignment:
         """The best score with an assignment that has it, the first by the plan; or the k best.
 
         Args:
           k: how many distinct assignments, by falling score; all if there are fewer.
+          solver: "auto" is elimination, and bounds where it is too wide. "toulbar2" is a search by
+            the package pytoulbar2 where bounds leave something to decide; inside transforms it is a
+            host op. Bounds prove what `Bounds.proved` says; toulbar2 that no assignment is better
+            by more than N e, of N tables whose largest differences add up to 1e14 e at least. So it
+            is exact for integers and decimals of fewer digits. Without k.
+          seconds: the time after which toulbar2 ends. If nothing is proved then, it is an error.
 
         Returns:
           An Assignment: value, labels (`Labels`: int32 for each variable), feasible (False if all
@@ -161,9 +177,12 @@ class Network(Factors):
           InvalidConfig: k below 1, or 2**31 labels and more.
           DTypeError: k and tables of integers.
           Unsupported: k and a symbolic size, in `jax.export`.
-          ShapeError: too wide for elimination, and not proved by bounds; the text has both ends.
-          InvalidConfig, DTypeError: too wide for elimination, and NaN or inf among the scores, or
-            integers that do not hold the best one.
+          ShapeError: too wide for elimination, and not proved by bounds, nor by toulbar2 in time;
+            the text has both ends.
+          InvalidConfig: an unknown solver; k with toulbar2; seconds without it.
+          Unsupported: toulbar2 that is not installed, or without the native library.
+          InvalidConfig, DTypeError: too wide for elimination, or toulbar2, and NaN or inf among the
+            scores, or integers that do not hold the best one.
 
         Gradient: of the values, as `value`.
 
@@ -182,6 +201,15 @@ class Network(Factors):
           >>> print(net.best(k=3).value, net.best(k=3).labels["b"])
           [2.  1.5 0.5] [0 1 1]
         """
+        if is_asked("Network.best", solver, seconds):
+            if k is not None:
+                raise InvalidConfig(
+                    where="Network.best, k",
+                    given=f"{shown(k)} with toulbar2",
+                    needed="no k: toulbar2 gives one assignment",
+                    fix='Ask best(k) with solver="auto".',
+                )
+            return best_by_toulbar2(self, seconds)
         if k is None:
             if (form := chain_form(self)) and (path := form.best()):
                 return path._replace(labels=path.labels.renamed(self._own_names()))
