@@ -30,7 +30,7 @@ from .counts import counted, counted_by
 from .factors import Factors, asked
 from .optimum import best_if_wide
 from .relative import from_best, without_shared
-from .toulbar2 import best_by_toulbar2, is_asked
+from .toulbar2 import best_by_toulbar2, require_toulbar2
 from .variables import (
     Variable,
     as_floats,
@@ -145,7 +145,8 @@ class Network(Factors):
           >>> float(Network("ab,b->", [[0.0, 1.0], [2.0, 0.0]], [0.0, 0.5]).value())
           2.0
         """
-        if is_asked("Network.value", solver, seconds):
+        if solver != "auto" or seconds is not None:
+            require_toulbar2("Network.value", solver, seconds)
             return best_by_toulbar2(self, seconds).value
         if form := chain_form(self):
             return form.chain().best().score
@@ -201,7 +202,8 @@ class Network(Factors):
           >>> print(net.best(k=3).value, net.best(k=3).labels["b"])
           [2.  1.5 0.5] [0 1 1]
         """
-        if is_asked("Network.best", solver, seconds):
+        if solver != "auto" or seconds is not None:
+            require_toulbar2("Network.best", solver, seconds)
             if k is not None:
                 raise InvalidConfig(
                     where="Network.best, k",

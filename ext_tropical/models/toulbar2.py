@@ -48,28 +48,24 @@ MOST_DECIMALS = 300
 GRACE = 10
 """Seconds after which a search is ended that does not end itself."""
 
-SOLVERS = ("auto", "toulbar2")
-
 INT32 = np.dtype("int32")
 
 
-def is_asked(where: str, solver: object, seconds: object) -> bool:
-    """Whether toulbar2 is asked.
+def require_toulbar2(where: str, solver: object, seconds: object) -> None:
+    """Refuse what is no question to toulbar2.
 
     Raises:
-      InvalidConfig: an unknown solver, or a time that toulbar2 does not take.
+      InvalidConfig: another solver, or a time that toulbar2 does not take.
       Unsupported: pytoulbar2 is not installed.
     """
-    if solver not in SOLVERS:
+    if solver not in ("auto", "toulbar2"):
         raise InvalidConfig(
             where=f"{where}, solver", given=shown(solver), needed='"auto" or "toulbar2"'
         )
     if solver == "auto":
-        if seconds is not None:
-            raise InvalidConfig(
-                where=f"{where}, seconds", given=shown(seconds), needed='solver="toulbar2"'
-            )
-        return False
+        raise InvalidConfig(
+            where=f"{where}, seconds", given=shown(seconds), needed='solver="toulbar2"'
+        )
     number = 0.0 if seconds is None else as_real(seconds)
     if number is None or not 0 <= number < math.inf:
         raise InvalidConfig(
@@ -80,16 +76,15 @@ def is_asked(where: str, solver: object, seconds: object) -> bool:
             where=f"{where}, solver",
             given="a process without pytoulbar2",
             needed="the package pytoulbar2, which searches",
-            fix="Install tenferro-jax[toulbar2]: pip install 'tenferro-jax[toulbar2]'.",
+            fix="pip install 'tenferro-jax[toulbar2]'",
         )
-    return True
 
 
 def best_by_toulbar2(net: Factors, seconds: float | None) -> Assignment:
     """The best assignment of a network. Concrete tables are answered at once, so that errors are
     not those of a host op.
     """
-    names = tuple(distinct(net.scopes))
+    names = distinct(net.scopes)
     place = {name: i for i, name in enumerate(names)}
     scopes = tuple(tuple(map(place.__getitem__, scope)) for scope in net.scopes)
     op = Toulbar2Best(scopes, None if seconds is None else float(seconds))
@@ -208,12 +203,11 @@ def _best_labels(network: Tables, seconds: float | None) -> np.ndarray:
       ShapeError: not proved in time.
       Unsupported: no native library.
     """
-    where = "toulbar2"
     if native().problem:
-        raise Unsupported(where=where, given=str(native()), needed="the native library")
+        raise Unsupported(where="toulbar2", given=str(native()), needed="the native library")
     if not all((table < np.inf).all() for table in network.tables):
         raise InvalidConfig(
-            where=where, given="NaN or inf among the scores", needed="numbers below inf"
+            where="toulbar2", given="NaN or inf among the scores", needed="numbers below inf"
         )
     end = time.monotonic() + (math.inf if seconds is None else seconds)
     relaxation = Relaxation.of(network)
@@ -222,7 +216,7 @@ def _best_labels(network: Tables, seconds: float | None) -> np.ndarray:
             break
     if not relaxation.upper < math.inf:
         raise InvalidConfig(
-            where=where, given="scores whose sums are beyond float64", needed="smaller scores"
+            where="toulbar2", given="scores whose sums are beyond float64", needed="smaller scores"
         )
     known = np.maximum(relaxation.labels, 0)  # those of no assignment are -1
     if relaxation.is_proved or relaxation.upper == -math.inf:
