@@ -147,6 +147,14 @@ class Tables(NamedTuple):
     scopes: Sequence[Sequence[Variable]]
     tables: Sequence[np.ndarray]
 
+    @property
+    def sizes(self) -> dict[Variable, int]:
+        """The number of values of each variable."""
+        found: dict[Variable, int] = {}
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            found.update(zip(scope, table.shape, strict=True))
+        return found
+
     def score(self, labels: Mapping[Variable, int]) -> float:
         """The score of an assignment, rounded once."""
         entries = []

@@ -16,11 +16,12 @@ import numpy as np
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, counted, shortened
 
 from ..native.library import is_on_host, native, now
+from ..semirings.shipped import max_plus
 from ..steps.evaluate import Assignment
 from ..steps.labels import Labels
 from .bounds import Graph, Scores, Shapes, Tables, graph_of, is_closed
 from .factors import Factors
-from .variables import Variable
+from .variables import Variable, as_floats
 
 FEW = 1_000_000
 """Candidates of an elimination that is done without a search."""
@@ -46,6 +47,9 @@ class Limits(NamedTuple):
     work: float = 600_000_000
 
 
+LIMITS = Limits()
+
+
 class Solution(NamedTuple):
     """An assignment, and what no other one exceeds.
 
@@ -64,7 +68,7 @@ class Solution(NamedTuple):
     is_short: bool
 
 
-def optimum_of(scores: Scores, limits: Limits = Limits()) -> Solution:
+def optimum_of(scores: Scores, limits: Limits = LIMITS) -> Solution:
     """The best assignment, or the best one that was found with an upper bound of all."""
     graph = scores.graph
     labels = np.zeros(len(graph.names), np.int32)
@@ -100,7 +104,7 @@ def best_if_wide(net: Factors) -> Assignment | None:
     arrays = [np.asarray(x) for x in net.tables]
     if not all(dtype.kind in "iuf" for dtype in {x.dtype for x in arrays}):
         return None
-    scores = Scores.of(Tables(net.scopes, arrays))
+    scores = Scores.of(Tables(net.scopes, list(map(as_floats, arrays))))
     if not (scores.entries < np.inf).all():
         if _is_eliminable(scores.graph):
             return None
@@ -111,7 +115,7 @@ def best_if_wide(net: Factors) -> Assignment | None:
         )
     found = optimum_of(scores)
     if is_closed(found.lower, found.upper, scores.least):
-        value = jnp.asarray(_in_dtype(found.lower, arrays[0].dtype))
+        value = jnp.asarray(in_dtype("Network.best", found.lower, arrays[0].dtype))
         labels = Labels(scores.graph.names, jnp.asarray(found.labels))
         return Assignment(value, labels, jnp.asarray(found.lower > -math.inf))
     if found.is_short or _is_eliminable(scores.graph):
@@ -119,11 +123,13 @@ def best_if_wide(net: Factors) -> Assignment | None:
     raise _unproved(found)
 
 
-def _in_dtype(score: float, dtype: np.dtype) -> np.ndarray:
+def in_dtype(where: str, score: float, dtype: np.dtype) -> np.ndarray:
     """The best score in the dtype of the tables; refuses an integer that it does not hold."""
+    if score == -math.inf:
+        return np.asarray(max_plus.zero(dtype), dtype)
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= score <= np.iinfo(dtype).max:
         raise DTypeError(
-            where="Network.best",
+            where=where,
             given=f"tables of {dtype} with a best score of {score:.0f}",
             needed="a dtype that holds the score",
             fix="Convert the tables to float64.",

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import BackendFailure, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 from tenferro_jax.shapes import as_real, is_traced, shown
 
@@ -33,6 +33,7 @@ from ..steps.labels import Labels
 from . import toulbar2_process
 from .bounds import Relaxation, Tables, improved
 from .factors import Factors
+from .optimum import in_dtype
 from .toulbar2_process import Outcome, Problem
 from .variables import Variable, as_floats, distinct
 
@@ -156,7 +157,7 @@ class Toulbar2Best(ExtensionOp):
         network = Tables(self.scopes, floats)
         labels = _best_labels(network, self.seconds)
         score = _score_of(network, labels)
-        return _in_dtype(score, tables[0].dtype), labels.astype(INT32)
+        return in_dtype("toulbar2", score, tables[0].dtype), labels.astype(INT32)
 
     def linearize(
         self,
@@ -176,20 +177,6 @@ class Toulbar2Best(ExtensionOp):
         """Variables of two values."""
         rng = np.random.default_rng(0)
         return [[rng.normal(size=(2,) * len(scope)) for scope in self.scopes]]
-
-
-def _in_dtype(score: float, dtype: np.dtype) -> np.ndarray:
-    """A score in the dtype of the tables; refuses an integer that it does not hold."""
-    if score == -math.inf:
-        return np.asarray(max_plus.zero(dtype), dtype)
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= score <= np.iinfo(dtype).max:
-        raise DTypeError(
-            where="toulbar2",
-            given=f"tables of {dtype} with a best score of {score:.0f}",
-            needed="a dtype that holds the score",
-            fix="Convert the tables to float64.",
-        )
-    return np.asarray(score).astype(dtype)
 
 
 # --- bounds, and then toulbar2 --------------------------------------------------------------------

@@ -12,7 +12,7 @@ import tenferro_jax as tj
 from benchmarks import network_peers
 from ext_tropical import Network
 from ext_tropical.models import toulbar2
-from ext_tropical.models.bounds import Tables, is_closed
+from ext_tropical.models.bounds import Scores, Tables, is_closed
 from ext_tropical.models.toulbar2 import Toulbar2Best
 from ext_tropical.models.toulbar2_process import Outcome
 from ext_tropical.native.library import native
@@ -55,7 +55,8 @@ def require_best(net: Network) -> None:
     assert float(found.value) == float(net.value(solver="toulbar2"))
     if found.feasible:
         labels = tuple(found.labels.tolist().values())
-        least = Tables(net.scopes, [np.asarray(x, np.float64) for x in net.tables]).least
+        tables = Tables(net.scopes, [np.asarray(x, np.float64) for x in net.tables])
+        least = Scores.of(tables).least
         assert float(found.value) == scores[labels]
         assert is_closed(scores[labels], most, least)
     else:
