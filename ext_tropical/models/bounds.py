@@ -231,7 +231,13 @@ class Scores(NamedTuple):
         entries = np.concatenate([x.ravel() for x in network.tables]).astype(np.float64)
         addresses = entries.ctypes.data + entries.itemsize * graph.starts
         least, is_integral = _least_difference(entries, graph.starts)
-        return cls(graph, entries, addresses, least, is_integral)
+        return cls(
+            graph=graph,
+            entries=entries,
+            addresses=addresses,
+            least=least,
+            is_integral=is_integral,
+        )
 
 
 def _least_difference(entries: np.ndarray, starts: np.ndarray) -> tuple[float, bool]:

@@ -368,14 +368,7 @@ class Factors:
         sizes = self.variables.values()
         if not all(isinstance(size, int) for size in sizes):
             return repr(self)
-        try:
-            plan = self.plan()
-        except ShapeError as error:
-            return (
-                f"{self!r}\n"
-                f"value, best: by bounds, if the tables are concrete and bounds prove them\n"
-                f"other questions: {error}"
-            )
+        plan = self.plan()
         ends = sorted({min(sizes), max(sizes)}) if sizes else ["no"]
         values = " to ".join(map(str, ends))
         exponent = math.fsum(map(math.log10, sizes))

@@ -28,7 +28,7 @@ from .bounds import Bounds, bounds_of
 from .chain_form import chain_form
 from .counts import counted, counted_by
 from .factors import Factors, asked
-from .optimum import best_if_wide
+from .optimum import TOO_WIDE, best_if_wide, is_eliminable, told_of_search
 from .relative import from_best, without_shared
 from .toulbar2 import best_by_toulbar2, require_toulbar2
 from .variables import (
@@ -131,6 +131,14 @@ class Network(Factors):
             tables.append(shared.astype(dtype))
         return self._made(tuple(scopes), tables, self.memory_limit, self.optimize)
 
+    def __str__(self) -> str:
+        told = told_of_search(self)
+        if not told:
+            return super().__str__()
+        if is_eliminable(self):
+            return f"{super().__str__()}\n{told}"
+        return f"{self!r}\n{told}\nother questions: {TOO_WIDE}"
+
     @asked
     def value(self, *, solver: str = "auto", seconds: float | None = None) -> jax.Array:
         """The best score, a scalar; -inf if all assignments are impossible.
@@ -161,11 +169,11 @@ class Network(Factors):
 
         Args:
           k: how many distinct assignments, by falling score; all if there are fewer.
-          solver: "auto" is elimination, and bounds where it is too wide. "toulbar2" is a search by
-            the package pytoulbar2 where bounds leave something to decide; inside transforms it is a
-            host op. Bounds prove what `Bounds.proved` says; toulbar2 that no assignment is better
-            by more than N e, of N tables whose largest differences add up to 1e14 e at least. So it
-            is exact for integers and decimals of fewer digits. Without k.
+          solver: "auto" is elimination, and a search with bounds where that is too wide. "toulbar2"
+            is a search by the package pytoulbar2 where bounds leave something to decide; inside
+            transforms it is a host op. Bounds prove what `Bounds.proved` says; toulbar2 that no
+            assignment is better by more than N e, of N tables whose largest differences add up to
+            1e14 e at least. So it is exact for integers and decimals of fewer digits. Without k.
           seconds: the time after which toulbar2 ends. If nothing is proved then, it is an error.
 
         Returns:
@@ -178,8 +186,8 @@ class Network(Factors):
           InvalidConfig: k below 1, or 2**31 labels and more.
           DTypeError: k and tables of integers.
           Unsupported: k and a symbolic size, in `jax.export`.
-          ShapeError: too wide for elimination, and not proved by bounds, nor by toulbar2 in time;
-            the text has both ends.
+          ShapeError: too wide for elimination, and not proved by the search, or by toulbar2 in
+            time; the text has both ends.
           InvalidConfig: an unknown solver; k with toulbar2; seconds without it.
           Unsupported: toulbar2 that is not installed, or without the native library.
           InvalidConfig, DTypeError: too wide for elimination, or toulbar2, and NaN or inf among the
@@ -188,9 +196,9 @@ class Network(Factors):
         Gradient: of the values, as `value`.
 
         Cost: that of elimination. Of concrete tables in the memory of the host for which it
-        compares a million candidates and more, and without `memory_limit` and `optimize`, bounds
-        leave out what no better assignment has, and elimination does the rest: then equally good
-        assignments are not told apart by the plan. For k the results of all steps are kept (of a
+        compares a million candidates and more, and without `memory_limit` and `optimize`, a search
+        with bounds comes first, of at most some seconds: then equally good assignments are not told
+        apart by the plan. For k the results of all steps are kept (of a
         slice), and for each assignment one cell of each step is looked through.
 
         Source: L. Huang and D. Chiang, Better k-best parsing (2005).

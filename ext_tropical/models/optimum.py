@@ -36,13 +36,19 @@ MOST_AT_ONCE = 500_000_000
 """Of one variable of it: these and a table of half as many numbers are in memory."""
 
 
+TOO_WIDE = (
+    f"too wide, since elimination would compare more than {MOST_BY_PLAN:.0e} candidates, or "
+    f"{MOST_AT_ONCE:.0e} at once"
+)
+
+
 class Limits(NamedTuple):
     """Of a search, in the order of native/optimum.h, which says what they are."""
 
     first: float = 16
     last: float = 4096
     cheap: float = 100
-    fair: float = 2000
+    fair: float = 100
     candidates: float = 300_000_000
     work: float = 600_000_000
 
@@ -86,6 +92,27 @@ def optimum_of(scores: Scores, limits: Limits = LIMITS) -> Solution:
     return Solution(labels, lower, upper, names, bool(is_short))
 
 
+def told_of_search(net: Factors) -> str:
+    """What is said of a network for which there is a search; "" of others."""
+    if not _is_searched(net):
+        return ""
+    ways = f"by a search with bounds, of at most {LIMITS.work:.0g} entries"
+    return f"value, best: {ways}, if the tables are concrete"
+
+
+def is_eliminable(net: Factors) -> bool:
+    """Whether an elimination by the plan of a network that has a search ends in time, and in
+    memory.
+    """
+    return _is_eliminable(graph_of(net.scopes, tuple(x.shape for x in net.tables)))
+
+
+def _is_searched(net: Factors) -> bool:
+    """Whether there is a search, if the tables are concrete."""
+    is_plain = net.memory_limit is None and net.optimize == "auto" and not native().problem
+    return is_plain and _is_wide(net.scopes, tuple(x.shape for x in net.tables))
+
+
 def best_if_wide(net: Factors) -> Assignment | None:
     """The best assignment of a network that is wide, proved by bounds; None where elimination by
     the plan of the network answers: inside transforms, where options of the plan are given, or
@@ -96,10 +123,7 @@ def best_if_wide(net: Factors) -> Assignment | None:
       InvalidConfig: NaN or inf, and too wide for elimination.
       DTypeError: integers that do not hold the score.
     """
-    is_plain = net.memory_limit is None and net.optimize == "auto" and not native().problem
-    if not is_plain or not _is_wide(net.scopes, tuple(x.shape for x in net.tables)):
-        return None
-    if not all(map(is_on_host, net.tables)):
+    if not _is_searched(net) or not all(map(is_on_host, net.tables)):
         return None
     arrays = [np.asarray(x) for x in net.tables]
     if not all(dtype.kind in "iuf" for dtype in {x.dtype for x in arrays}):

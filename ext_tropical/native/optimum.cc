@@ -22,6 +22,8 @@ constexpr int kSweeps = 8;             // of a batch
 constexpr int kSweepsOfALook = 4;      // one of which rounds
 constexpr int kBatches = 40;
 constexpr int kBatchesOfARound = 2;
+constexpr double kLeast = 1e-3;        // of a score: less decides no more than the number of tables
+constexpr int kBatchesInChoice = 2;    // of a part in which some variable was chosen
 constexpr double kMany = 0.75;         // of the values: where fewer are left, the rest is left out at once
 constexpr double kWorthwhile = 0.15;   // of the gap: a batch that closes less is the last one
 constexpr double kPassesOfSweep = 12;  // entries that an elimination passes in the time of a double sweep, for each entry
@@ -112,7 +114,7 @@ class Search {
     Solution solution;
     if (!sweeps.propagate()) return solution;
     sweeps.mark();
-    solution.upper = tightened(improve(sweeps, part, cutoff, relaxed->uppers, kBatches));
+    solution.upper = tightened(improve(sweeps, part, cutoff, relaxed->uppers, choices_ > 0 ? kBatchesInChoice : kBatches));
     sweeps.unmark();
     solution.score = sweeps.lower();
     solution.is_found = solution.score > cutoff;
@@ -145,7 +147,7 @@ class Search {
     } else if (is_over() && !cheap) {
       for (int32_t v : part.origin) asked_.undecided[v] = 1;
       return solution;
-    } else if (cheap || most >= limit(kLast) || most == kInf) {
+    } else if (cheap || most >= limit(kLast) || choices_ > 0) {
       const bool fair = cheap || cost_of_elimination(part, std::min(limit(kCandidates), limit(kFair) * passes(part))) < kInf;
       found = fair ? solve(std::move(part), known, kInf) : by_choice(part, relaxed->graph, relaxed->uppers, known);
     } else {
@@ -294,13 +296,15 @@ class Search {
       double next = -kInf;
       for (int64_t a = 0; a < part.sizes[v]; ++a)
         if (a != best) next = std::max(next, own[a]);
-      const double decides = (own[best] - next) * static_cast<double>(graph.places[v].size());
+      const double tables_of_a_value = static_cast<double>(graph.places[v].size()) / static_cast<double>(part.sizes[v]);
+      const double decides = (own[best] - next + kLeast * std::fabs(own[best])) * tables_of_a_value;
       if (decides <= most) continue;
       most = decides;
       chosen = v;
       first = best;
       second = next;
     }
+    ++choices_;
     Values kept(part.count());
     for (int64_t v = 0; v < part.count(); ++v) {
       kept[v].resize(part.sizes[v]);
@@ -312,8 +316,9 @@ class Search {
     for (int32_t a = 0; a < part.sizes[chosen]; ++a)
       if (a != first) kept[chosen].push_back(a);
     const double known = solution.is_found ? solution.score : cutoff;
-    if (second <= known) return solution;
-    Solution other = by_parts(restricted(part, kept), single(kept), known, limit(kFirst));
+    Solution other;
+    if (second > known) other = by_parts(restricted(part, kept), single(kept), known, limit(kFirst));
+    --choices_;
     other.upper = std::max(solution.upper, std::min(second, other.upper));
     if (other.is_found) return other;
     solution.upper = other.upper;
@@ -372,7 +377,7 @@ class Search {
 
   const OptimumAsked& asked_;
   double work_ = 0, most_work_;
-  int depth_ = 0;
+  int depth_ = 0, choices_ = 0;
   bool is_first_ = true, is_eliminable_ = false;
   std::mt19937_64 random_{0};
 };

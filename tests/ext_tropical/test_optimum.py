@@ -165,11 +165,15 @@ def test_transforms_take_elimination():
     assert ones == [1.0] * len(net.tables)
 
 
-def test_a_network_says_which_questions_bounds_may_answer():
+def test_a_network_says_which_way_its_questions_take():
     first, second, third = str(grid(60)).splitlines()
     assert first.startswith("Network(")
-    assert second == "value, best: by bounds, if the tables are concrete and bounds prove them"
-    assert third.startswith("other questions: Network.plan: given a step with a result of")
+    assert second.startswith("value, best: by a search with bounds, of at most 6e+08 entries")
+    assert third.startswith("other questions: too wide, since elimination would compare more than")
+    searched = str(grid(14)).splitlines()
+    assert searched[1].startswith("value, best, log_partition: ")
+    assert searched[-1] == second
+    assert "search" not in str(grid(5))
 
 
 @pytest.mark.parametrize(("scale", "constant"), [(1e-9, 0.0), (1e-30, 0.0), (1.0, 1e9)])
