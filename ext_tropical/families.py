@@ -7,6 +7,7 @@ from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_f
 
 from .graphs.path_op import PathSearch, TreeSums
 from .models.toulbar2 import Toulbar2Best
+from .networks.bound import NetworkBound, TablesDot
 from .networks.former import Rows
 from .networks.log_derivatives import NetworkCurvature, NetworkShares
 from .networks.many import NetworkBest, NetworkSamples
@@ -47,6 +48,8 @@ def register() -> None:
         NetworkEntries("a", "", (("a", 1),)),
         NetworkSamples(1.0, "a->|0:"),
         NetworkBest("a->|0:", 1),
+        NetworkBound("a", 1),
+        TablesDot("a", (("a", 1),)),
         NetworkShares(1.0, "a->|0:", (0,)),
         NetworkCurvature(1.0, "a->|0:", (0,)),
         Rows(1),

@@ -24,7 +24,17 @@ from tenferro_jax.shapes import Shaped
 
 from ..arguments import are_numbers
 
-NAMES = ["einsum", "at_winner", "network", "align", "chain", "shortest_paths", "tree_sums"]
+NAMES = [
+    "einsum",
+    "at_winner",
+    "network",
+    "network_bound",
+    "tables_dot",
+    "align",
+    "chain",
+    "shortest_paths",
+    "tree_sums",
+]
 """The calls of the library; `target` is the name of each as a custom call."""
 
 TYPES = {"float32": 0, "float64": 1, "int32": 2, "bool": 3}

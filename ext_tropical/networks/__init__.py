@@ -1,4 +1,5 @@
-"""A whole plan as one op: one pass forward over its steps, and one way back.
+"""A whole plan as one op: one pass forward over its steps, and one way back. And an upper bound,
+which needs no plan.
 
 `question`
     The base of all questions to a plan: what each takes and gives, and where it runs. One native
@@ -14,6 +15,9 @@
     entries of tables there, which are the gradient of a value that selects.
 `loops`
     The loop in standard ops, whose program does not grow with the plan; a rule for each question.
+`bound`, `bound_sweeps`, `bound_turns`
+    An upper bound by sweeps over the variables, with its derivative; these sweeps in standard ops;
+    and which variables each turn of theirs takes.
 `former`
     An op that old files hold.
 `plan_rows`, `plan_text`

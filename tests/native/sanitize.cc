@@ -20,6 +20,7 @@
 #include "../../ext_tropical/native/optimum.h"
 #include "../../ext_tropical/native/chains.h"
 #include "../../ext_tropical/native/network.h"
+#include "../../ext_tropical/native/network_bound.h"
 #include "../../ext_tropical/native/paths.h"
 
 using namespace tropical;
@@ -479,6 +480,38 @@ int check_optimum(const std::vector<int64_t>& graph, const std::vector<const dou
   return wrong;
 }
 
+// Whether the bound with a derivative is at least the best score; its derivative has the sum 1 in each table, and gives the bound back.
+bool is_bound(std::mt19937& random, const std::vector<int64_t>& graph, const std::vector<const double*>& tables, double best) {
+  Structure s;
+  if (!read_structure(graph.data(), static_cast<int64_t>(graph.size()), s).empty()) return false;
+  double bound = 0, again = 0;
+  std::vector<double> shares(s.entries), copies(s.entries);
+  Threads pool;
+  NetworkBound asked{Type::kF64, &s, 1 + static_cast<int64_t>(random() % 12), {tables.begin(), tables.end()}, &bound, shares.data(), {}};
+  asked.batch.strides.resize(tables.size());
+  if (!run_network_bound(pool, asked).empty() || !(best <= bound + 1e-9)) return false;
+  if (std::isinf(bound)) return true;
+  TablesDot dot{Type::kF64, false, {}, shares.data(), {}, {&again}, {}}, back{Type::kF64, true, {}, shares.data(), {&bound}, {}, {}};
+  std::vector<double> finite;
+  for (const Factor& t : s.tables)
+    for (int64_t i = 0; i < t.count; ++i) finite.push_back(std::max(tables[&t - s.tables.data()][i], -1e6));
+  for (const Factor& t : s.tables) {
+    double sum = 0;
+    for (int64_t i = 0; i < t.count; ++i) sum += shares[t.start + i];
+    if (std::fabs(sum - 1) > 1e-9) return false;
+    dot.counts.push_back(t.count);
+    dot.inputs.push_back(finite.data() + t.start);
+    back.results.push_back(copies.data() + t.start);
+  }
+  back.counts = dot.counts;
+  dot.batch.strides.resize(1 + tables.size());
+  back.batch.strides.resize(2);
+  if (!run_tables_dot(pool, dot).empty() || !run_tables_dot(pool, back).empty()) return false;
+  for (int64_t i = 0; i < s.entries; ++i)
+    if (copies[i] != shares[i] * bound) return false;
+  return std::fabs(again - bound) < 1e-6;
+}
+
 // Bounds of a small network against all of its assignments; with impossible entries and ties.
 int check_bounds(std::mt19937& random, int64_t variables, int64_t tables, int form) {
   std::vector<int64_t> sizes(variables), graph{variables, tables};
@@ -533,6 +566,7 @@ int check_bounds(std::mt19937& random, int64_t variables, int64_t tables, int fo
       if (!more) at[v] = 0;
     }
   }
+  if (!is_bound(random, graph, data, best)) return 1;
   const bool is_lower = numbers[1] == own || std::fabs(numbers[1] - own) < 1e-9;
   if (!(best <= numbers[0] + 1e-9 && numbers[1] <= best + 1e-9 && is_lower)) return 1;
   return form % 5 == 0 ? check_optimum(graph, data, best, form) : 0;
