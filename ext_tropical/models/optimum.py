@@ -89,7 +89,9 @@ def optimum_of(scores: Scores, limits: Limits = LIMITS) -> Solution:
     )
     upper, lower, _, is_short = found.tolist()
     names = [graph.names[i] for i in np.flatnonzero(undecided)]
-    return Solution(labels, lower, upper, names, bool(is_short))
+    return Solution(
+        labels=labels, lower=lower, upper=upper, undecided=names, is_short=bool(is_short)
+    )
 
 
 def told_of_search(net: Factors) -> str:
