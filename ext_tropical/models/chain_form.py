@@ -105,10 +105,9 @@ def chain_form(net: Factors, temperature: float | None = None) -> ChainForm | No
         len(sizes) > 1
         or dtype not in (np.float32, np.float64)
         or (net.optimize, net.memory_limit) != ("auto", None)
-        or not all(map(is_on_host, net.tables))
+        or len(order := chain_order(net.scopes)) < WORTH_A_CHAIN
+        or not is_on_host(*net.tables)
     ):
-        return None
-    if len(order := chain_order(net.scopes)) < WORTH_A_CHAIN:
         return None
     tables = list(map(np.asarray, net.tables))
     if temperature is not None and not have_small_sums(tables, temperature):

@@ -125,12 +125,15 @@ def best_if_wide(net: Factors) -> Assignment | None:
       InvalidConfig: NaN or inf, and too wide for elimination.
       DTypeError: integers that do not hold the score.
     """
-    if not _is_searched(net) or not all(map(is_on_host, net.tables)):
+    if not _is_searched(net) or not is_on_host(*net.tables):
         return None
-    arrays = [np.asarray(x) for x in net.tables]
-    if not all(dtype.kind in "iuf" for dtype in {x.dtype for x in arrays}):
+    arrays = list(map(np.asarray, net.tables))
+    kinds = {x.dtype.kind for x in arrays}
+    if not kinds <= set("iuf"):
         return None
-    scores = Scores.of(Tables(net.scopes, list(map(as_floats, arrays))))
+    if kinds != {"f"}:
+        arrays = list(map(as_floats, arrays))
+    scores = Scores.of(Tables(net.scopes, arrays))
     if not (scores.entries < np.inf).all():
         if _is_eliminable(scores.graph):
             return None
@@ -141,7 +144,7 @@ def best_if_wide(net: Factors) -> Assignment | None:
         )
     found = optimum_of(scores)
     if is_closed(found.lower, found.upper, scores.least):
-        value = jnp.asarray(in_dtype("Network.best", found.lower, arrays[0].dtype))
+        value = jnp.asarray(in_dtype("Network.best", found.lower, np.dtype(net.tables[0].dtype)))
         labels = Labels(scores.graph.names, jnp.asarray(found.labels))
         return Assignment(value, labels, jnp.asarray(found.lower > -math.inf))
     if found.is_short or _is_eliminable(scores.graph):

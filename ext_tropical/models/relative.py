@@ -114,7 +114,7 @@ def _widened(tables: Sequence[Array]) -> list[Any]:
     take several programs otherwise.
     """
     wide = list(map(widened, tables))
-    return list(map(np.asarray, wide)) if all(map(is_on_host, wide)) else wide
+    return list(map(np.asarray, wide)) if is_on_host(*wide) else wide
 
 
 def _is_jax(x: Array) -> bool:

@@ -123,24 +123,25 @@ def groups(
         yield tuple(sorted(group))
 
 
-def chain_order(scopes: Scopes) -> list[Variable]:
+@functools.lru_cache(maxsize=64)
+def chain_order(scopes: tuple[tuple[Variable, ...], ...]) -> tuple[Variable, ...]:
     """The variables of tables that form a chain, from the end that is named first; none of others.
     A chain has one table of each variable and the next, and any number of tables of one variable.
     """
     beside: dict[Variable, list[Variable]] = {name: [] for scope in scopes for name in scope}
     for scope in scopes:
         if not 1 <= len(scope) <= 2:
-            return []
+            return ()
         if len(scope) == 2:
             beside[scope[0]].append(scope[1])
             beside[scope[1]].append(scope[0])
     ends = [name for name, others in beside.items() if len(others) == 1]
     if len(ends) != 2 or any(len(others) > 2 for others in beside.values()):
-        return []
+        return ()
     order = ends[:1]
     while following := [x for x in beside[order[-1]] if x not in order[-2:]]:
         order += following
-    return order if len(order) == len(beside) else []
+    return tuple(order) if len(order) == len(beside) else ()
 
 
 def chain_places(scopes: Scopes, order: Sequence[Variable]) -> tuple[list[list[int]], list[int]]:

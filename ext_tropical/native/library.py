@@ -159,10 +159,14 @@ def doctor() -> str:
     return str(native())
 
 
-def is_on_host(table: np.ndarray | jax.Array) -> bool:
-    """Whether an array is concrete, in the memory of this process and put nowhere on purpose."""
-    return not isinstance(table, jax.Array) or (
-        not isinstance(table, jax.core.Tracer)
-        and not table.committed
-        and all(device.platform == "cpu" for device in table.devices())
-    )
+def is_on_host(*tables: np.ndarray | jax.Array) -> bool:
+    """Whether arrays are concrete, in the memory of this process and put nowhere on purpose."""
+    kinds = set(map(type, tables))  # few, of thousands of tables
+    if any(issubclass(kind, jax.core.Tracer) for kind in kinds):
+        return False
+    of_jax = tuple(kind for kind in kinds if issubclass(kind, jax.Array))
+    arrays: list[Any] = [x for x in tables if isinstance(x, of_jax)]
+    if any(x.committed for x in arrays):
+        return False
+    devices = set[Any]().union(*(sharding.device_set for sharding in {x.sharding for x in arrays}))
+    return all(device.platform == "cpu" for device in devices)

@@ -18,7 +18,7 @@ namespace {
 using namespace relaxation;
 
 constexpr double kLimitGrows = 16;     // times, where sweeps leave out nothing
-constexpr int kSweeps = 8;             // of a batch
+constexpr int kSweeps = 4;             // of a batch
 constexpr int kSweepsOfALook = 4;      // one of which rounds
 constexpr int kBatches = 40;
 constexpr int kBatchesOfARound = 2;
