@@ -7,7 +7,8 @@ Every function that a user calls is here. By subject:
   `plan_tropical_einsum`, `tropical_dot_general`, `tropical_reduce_sum`, `min_plus_dot_general`
 - models: `Network`
 - sequences: `Chain`, `viterbi`, `ctc_loss`, `align`
-- graphs: `shortest_paths`, `EdgeGraph`, `closure`, `segment_max`, `segment_min`
+- graphs: `shortest_paths`, `k_shortest_paths`, `count_shortest_paths`, `EdgeGraph`, `closure`,
+  `segment_max`, `segment_min`
 - semirings: `max_plus`, `min_plus`, `max_mul`, `min_max`, `or_and`, `log_sum_exp`; `Semiring`,
   `SelectiveSemiring`, `register_semiring`, `broken_laws`; the scalars `MaxPlus`, `MinPlus`,
   `MaxMul`
@@ -27,6 +28,8 @@ from .einsums.dot_general import min_plus_dot_general, tropical_dot_general, tro
 from .einsums.planning import plan_tropical_einsum
 from .families import register
 from .graphs.all_pairs import closure
+from .graphs.k_paths import k_shortest_paths
+from .graphs.path_counts import count_shortest_paths
 from .graphs.paths import EdgeGraph, shortest_paths
 from .graphs.segments import segment_max, segment_min
 from .models.network import Network
@@ -54,7 +57,9 @@ __all__ = [
     "best_assignment",
     "broken_laws",
     "closure",
+    "count_shortest_paths",
     "ctc_loss",
+    "k_shortest_paths",
     "log_sum_exp",
     "max_mul",
     "max_plus",

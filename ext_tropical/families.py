@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenferro_jax.extension import register_extension
 from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 
+from .graphs.k_paths import PathRanking
 from .graphs.path_op import PathSearch, TreeSums
 from .models.toulbar2 import Toulbar2Best
 from .networks.bound import NetworkBound, TablesDot
@@ -60,6 +61,7 @@ def register() -> None:
         ChainSamples(),
         PathSearch(SemiringKey.of(min_plus), 4),
         TreeSums(),
+        PathRanking(4, 3),
         Toulbar2Best(((0,),)),
     )
     of_authors = ExtensionFactory(SumEinsum)  # no semiring of ours sums

@@ -42,6 +42,11 @@ FUNCTIONS = {
     "min_plus_dot_general": (et.min_plus_dot_general, SQUARE, SQUARE),
     "tropical_reduce_sum": (lambda a: et.tropical_reduce_sum(a, 0), SQUARE),
     "shortest_paths": (lambda w: et.shortest_paths(ROADS, w, 0).distances, ROW),
+    "k_shortest_paths": (lambda w: et.k_shortest_paths(ROADS, w, 0, 2, 2), ROW),
+    "count_shortest_paths": (
+        lambda w: np.array(et.count_shortest_paths(ROADS, w, 0, [1, 2])),
+        ROW,
+    ),
     "segment_max": (lambda a: et.segment_max(a, [0, 1, 0], 2).value, ROW),
     "segment_min": (lambda a: et.segment_min(a, [0, 1, 0], 2).value, ROW),
     "einsum": (lambda a, b: tj.einsum("ij,jk->ik", a, b), SQUARE, SQUARE),

@@ -46,7 +46,7 @@ class PathAsked(enum.Enum):
         self.call, self.takes, self.gives = call, takes, gives
 
 
-def _require_arrays(
+def require_arrays(
     where: str, metas: Sequence[TensorMeta], ranks: Sequence[int], integers: Sequence[Shaped]
 ) -> None:
     """Refuse other ranks, and other integers than int32."""
@@ -92,7 +92,7 @@ class PathSearch(OfSemiring, ExtensionOp):
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         where, given = f"extension {self.family_id}", self.inputs(*inputs)
         integers = [given.senders, given.receivers, given.sources, given.targets]
-        _require_arrays(where, inputs, [1] * 5, integers)
+        require_arrays(where, inputs, [1] * 5, integers)
         one_dtype(where, self.algebra, [given.weights.dtype])
         for other in (given.receivers, given.weights):
             require_equal(given.senders.shape[0], other.shape[0])
@@ -168,7 +168,7 @@ class TreeSums(ExtensionOp):
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         where, (last, senders, x) = f"extension {self.family_id}", self.inputs(*inputs)
         ranks = [2, 1, 2 if self.onto else 1]
-        _require_arrays(where, inputs, ranks, [last, senders])
+        require_arrays(where, inputs, ranks, [last, senders])
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise DTypeError(where=where, given=str(x), needed="floats to sum")
         for a, b in zip(x.shape, last.shape if self.onto else senders.shape, strict=True):

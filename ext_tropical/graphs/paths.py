@@ -270,18 +270,14 @@ class ShortestPaths:
         tree, senders = (
             np.asarray(x)[index[: x.ndim - 1]] for x in (self.last_edges, self.senders)
         )
-        end = np.asarray(nodes_of(target, len(tree), f"{where}, target"))
-        if end.ndim:
-            raise ShapeError(
-                where=f"{where}, target", given=f"shape {end.shape}", needed="one node"
-            )
-        node, found = int(end), []
+        end = int(one_node(target, len(tree), f"{where}, target"))
+        node, found = end, []
         while tree[node] >= 0:
             found.append(tree[node])
             node = senders[tree[node]]
         edges = np.asarray(found[::-1], np.int32)
-        nodes = [*senders[edges], int(end)]
-        is_there = len(edges) > 0 or int(self.sources[index]) == int(end)
+        nodes = [*senders[edges], end]
+        is_there = len(edges) > 0 or int(self.sources[index]) == end
         return np.asarray(nodes if is_there else [], np.int32), edges
 
 
@@ -312,6 +308,41 @@ def _require_graph(where: str, graph: object) -> None:
             fix="Make it by EdgeGraph(senders, receivers, n). EdgeGraph.from_matrix makes one of a "
             "sparse matrix, and returns the weights, too.",
         )
+
+
+def weights_of(
+    where: str, algebra: SelectiveSemiring, graph: EdgeGraph, weights: ArrayLike
+) -> jax.Array:
+    """The weights of the edges of a graph, of a dtype of the semiring."""
+    _require_graph(where, graph)
+    given = jnp.asarray(as_array(weights, f"{where}, weights"))
+    one_dtype(where, algebra, [given.dtype], [weights])
+    if given.shape != jnp.shape(graph.senders):
+        raise ShapeError(
+            where=f"{where}, weights",
+            given=f"shape {given.shape}",
+            needed=f"{jnp.shape(graph.senders)}, a weight for each edge",
+            fix="For many weights use jax.vmap.",
+        )
+    return given
+
+
+def one_node(given: ArrayLike, count: int, where: str) -> Any:
+    """The number of a node, as `nodes_of` gives it."""
+    node = nodes_of(given, count, where)
+    if np.ndim(node):
+        raise ShapeError(where=where, given=f"shape {np.shape(node)}", needed="one node")
+    return node
+
+
+def targets_of(given: ArrayLike, count: int, where: str, needed: str) -> Any:
+    """The numbers of some nodes, as `nodes_of` gives them."""
+    goals = nodes_of(given, count, where)
+    if np.ndim(goals) != 1:
+        raise ShapeError(
+            where=where, given=f"shape {np.shape(goals)}", needed=needed, fix="Write [3] for 3."
+        )
+    return goals
 
 
 @typed_call
@@ -384,25 +415,10 @@ def shortest_paths(
             needed="min_plus, max_plus, min_max or or_and",
             fix="For products of probabilities pass -log of them, under min_plus.",
         )
-    _require_graph(where, graph)
-    given = jnp.asarray(as_array(weights, f"{where}, weights"))
-    one_dtype(where, algebra, [given.dtype], [weights])
-    if given.shape != jnp.shape(graph.senders):
-        raise ShapeError(
-            where=f"{where}, weights",
-            given=f"shape {given.shape}",
-            needed=f"{jnp.shape(graph.senders)}, a weight for each edge",
-            fix="For many weights use jax.vmap.",
-        )
+    given = weights_of(where, algebra, graph, weights)
     start = jnp.asarray(nodes_of(sources, graph.n, f"{where}, sources"))
-    goals = nodes_of(np.zeros(0) if targets is None else targets, graph.n, f"{where}, targets")
-    if np.ndim(goals) != 1:
-        raise ShapeError(
-            where=f"{where}, targets",
-            given=f"shape {np.shape(goals)}",
-            needed="(K,), or None",
-            fix="Write [3] for 3.",
-        )
+    asked = np.zeros(0) if targets is None else targets
+    goals = targets_of(asked, graph.n, f"{where}, targets", "(K,), or None")
     run = on_automatic_axes(_found, lambda start, *_: jax.P(*jax.typeof(start).sharding.spec, None))
     values, last = run(
         start, given, graph, jnp.asarray(goals), algebra=algebra, to_goals=targets is not None
@@ -424,7 +440,7 @@ def _found(
     if algebra == or_and:
         given = jnp.where(given, 0, jnp.inf).astype(jnp.float32)
     if algebra == max_plus:
-        given = _negated(given)
+        given = negated(given)
     given = given.at[order].get(mode="promise_in_bounds", unique_indices=True)
     kind = SemiringKey.of(min_plus if algebra in (min_plus, max_plus) else min_max)
     values, last = apply(PathSearch(kind, graph.n), *ends, given, start.reshape(-1), goals)
@@ -436,11 +452,11 @@ def _found(
     if algebra == or_and:
         values = values < jnp.inf
     if algebra == max_plus:
-        values = _negated(values)
+        values = negated(values)
     return values.reshape(*start.shape, *values.shape[1:]), last.reshape(*start.shape, graph.n)
 
 
-def _negated(x: jax.Array) -> jax.Array:
+def negated(x: jax.Array) -> jax.Array:
     """-x; of integers the ends of their range, which are infinite, change places."""
     low, high = (jnp.asarray(f(x.dtype)) for f in (lowest, highest))
     return jnp.where(x == low, high, jnp.where(x == high, low, 0 - x))  # no -0

@@ -47,4 +47,19 @@ struct TreeSums {
 
 std::string run_tree_sums(Pool& pool, const TreeSums& asked);
 
+// The k shortest of the paths from source to target that pass no node twice, by rising length; of one length those of fewer edges first, then
+// those of smaller edge numbers. Edges are as in Paths. Where all paths have a length of inf, -inf or NaN, as a search from the source finds it,
+// this is each of the lengths, and there are no paths.
+struct RankedPaths {
+  Type type;  // kF32, kF64
+  int64_t nodes, edges, source, target, count;  // count is k
+  const int32_t *senders, *receivers;
+  const void* weights;
+  double* lengths;    // (k,); inf where there are fewer paths
+  int32_t* numbers;   // (k, nodes - 1), of the edges of each path; what comes after its last edge is not written
+  int32_t* passed;    // (k,), the number of nodes of each path, 0 where there is none
+};
+
+std::string run_ranked_paths(Pool& pool, const RankedPaths& asked);
+
 }  // namespace tropical

@@ -80,3 +80,13 @@ TROPICAL_EXPORT int tropical_tree_sums_now(int64_t type, int64_t onto, int64_t n
     return tropical::run_tree_sums(threads, asked);
   });
 }
+
+TROPICAL_EXPORT int tropical_ranked_paths_now(int64_t type, int64_t nodes, int64_t edges, int64_t source, int64_t target, int64_t count, const void* const* inputs,
+                                              void* const* results, char* text) {
+  return tropical::answered_now(text, [&]() -> std::string {
+    const tropical::RankedPaths asked{static_cast<tropical::Type>(type), nodes, edges, source, target, count, static_cast<const int32_t*>(inputs[0]), static_cast<const int32_t*>(inputs[1]), inputs[2],
+                                      static_cast<double*>(results[0]), static_cast<int32_t*>(results[1]), static_cast<int32_t*>(results[2])};
+    tropical::OwnPool threads;
+    return tropical::run_ranked_paths(threads, asked);
+  });
+}

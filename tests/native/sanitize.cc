@@ -1,13 +1,14 @@
 // The native kernels and the sums at winners against plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
 // absorbing integers; on four threads. Then four calls at once, again and again on the same threads. Then networks of three tables and every
-// question to them, and plans in which one number is changed. Then alignments, and chains.
+// question to them, and plans in which one number is changed. Then alignments, chains, paths and bounds.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <random>
@@ -480,6 +481,46 @@ int check_optimum(const std::vector<int64_t>& graph, const std::vector<const dou
   return wrong;
 }
 
+// The k shortest paths against all paths that pass no node twice; edges also from and to what is no node, and edges that are none.
+template <class T>
+int check_ranked_paths(Type type, std::mt19937& random, int32_t nodes, int64_t edges, int64_t count) {
+  std::vector<int32_t> senders(static_cast<size_t>(edges)), receivers(senders.size());
+  std::vector<T> weights(senders.size());
+  for (std::vector<int32_t>* ends : {&senders, &receivers})
+    for (int32_t& x : *ends) x = static_cast<int32_t>(random() % static_cast<uint64_t>(nodes + 1)) - (random() % 9 == 0);
+  for (T& x : weights) x = random() % 12 ? static_cast<T>(random() % 4) : std::numeric_limits<T>::infinity();
+  const int32_t source = static_cast<int32_t>(random() % static_cast<uint64_t>(nodes)), target = static_cast<int32_t>(random() % static_cast<uint64_t>(nodes));
+  std::vector<double> want, lengths(static_cast<size_t>(count));
+  std::vector<char> is_passed(static_cast<size_t>(nodes), 0);
+  const std::function<void(int32_t, double)> go_on = [&](int32_t node, double length) {
+    if (node == target) return want.push_back(length);
+    is_passed[static_cast<size_t>(node)] = 1;
+    for (size_t e = 0; e < senders.size(); ++e) {
+      const int32_t next = receivers[e];
+      if (senders[e] == node && next >= 0 && next < nodes && !is_passed[static_cast<size_t>(next)] && std::isfinite(weights[e])) go_on(next, length + static_cast<double>(weights[e]));
+    }
+    is_passed[static_cast<size_t>(node)] = 0;
+  };
+  go_on(source, 0);
+  std::sort(want.begin(), want.end());
+  want.resize(static_cast<size_t>(count), std::numeric_limits<double>::infinity());
+  std::vector<int32_t> numbers(static_cast<size_t>(count * (nodes - 1))), passed(static_cast<size_t>(count));
+  Threads pool;
+  const RankedPaths asked{type, nodes, edges, source, target, count, senders.data(), receivers.data(), weights.data(), lengths.data(), numbers.data(), passed.data()};
+  int wrong = !run_ranked_paths(pool, asked).empty();
+  for (size_t i = 0; i < want.size(); ++i) {
+    double length = passed[i] ? 0 : std::numeric_limits<double>::infinity();
+    int32_t node = source;
+    for (int32_t j = 0; j + 1 < passed[i]; ++j) {
+      const size_t e = static_cast<size_t>(numbers[i * static_cast<size_t>(nodes - 1) + static_cast<size_t>(j)]);
+      wrong += senders[e] != node;
+      node = receivers[e], length += static_cast<double>(weights[e]);
+    }
+    wrong += lengths[i] != want[i] || length != want[i] || (passed[i] && node != target);
+  }
+  return wrong;
+}
+
 // Whether the bound with a derivative is at least the best score; its derivative has the sum 1 in each table, and gives the bound back.
 bool is_bound(std::mt19937& random, const std::vector<int64_t>& graph, const std::vector<const double*>& tables, double best) {
   Structure s;
@@ -631,6 +672,10 @@ int main() {
       wrong += check_paths<int32_t>(Type::kI32, random, graph[0], graph[1], form & 1, form & 2);
       cases += 3;
     }
+  for (int form = 0; form < 1000; ++form, cases += 2) {
+    wrong += check_ranked_paths<float>(Type::kF32, random, 1 + form % 7, form % 17, form % 15);
+    wrong += check_ranked_paths<double>(Type::kF64, random, 1 + form % 7, form % 17, form % 15);
+  }
   for (int form = 0; form < 2000; ++form, ++cases) wrong += check_bounds(random, 1 + form % 6, 1 + form % 11, form);
   std::printf("%d cases, %d wrong cells\n", cases.load(), wrong.load());
   return wrong != 0;
