@@ -72,7 +72,7 @@ def k_shortest_paths(
       KShortestPaths. Arrays have as many columns as the longest of the paths needs, and inside
       transforms, where this is not known, as many as there are nodes. Where `shortest_paths` says
       that paths from source to target get better without end, or that the distance is NaN, all
-      lengths are this distance, and there are no paths.
+      lengths are this distance, and there are no paths. Sums are made in float64, and rounded once.
 
     Raises:
       ShapeError, DTypeError, InvalidConfig: arguments that do not fit; another semiring; integers
@@ -103,14 +103,20 @@ def k_shortest_paths(
     op = PathRanking(graph.n, require_size(f"{where}, k", k, 1))
     if algebra == max_plus:
         given = negated(given)
-    inputs = RankingInputs(graph.senders, graph.receivers, given, start, goal)
+    inputs = RankingInputs(
+        senders=graph.senders,
+        receivers=graph.receivers,
+        weights=given,
+        source=start,
+        target=goal,
+    )
     if any(map(is_traced, inputs)):
         found = RankingOutputs(*apply(op, *map(jnp.asarray, inputs)))
-        paths = _nodes(start, graph.receivers, found)
+        paths = _passed(start, graph.receivers, found)
     else:
         known = RankingInputs(*map(np.asarray, inputs))
         found = op.ranked(known)
-        paths = _nodes(known.source, known.receivers, found)
+        paths = _passed(known.source, known.receivers, found)
     lengths = jax.device_put(found.lengths)
     return KShortestPaths(
         negated(lengths) if algebra == max_plus else lengths,
@@ -131,7 +137,7 @@ def as_sum(where: str, semiring: SelectiveSemiring | str) -> SelectiveSemiring:
     return algebra
 
 
-def _nodes(source: Any, receivers: Any, found: RankingOutputs) -> Any:
+def _passed(source: Any, receivers: Any, found: RankingOutputs) -> Any:
     """The nodes of paths, -1 after the last; in NumPy for NumPy arrays."""
     xp = np if isinstance(found.edges, np.ndarray) else jnp
     first = xp.where(found.counts > 0, source, -1).astype(INT32)
@@ -206,15 +212,17 @@ class PathRanking(ExtensionOp):
         one_dtype(where, min_plus, [given.weights.dtype])
         for other in (given.receivers, given.weights):
             require_equal(given.senders.shape[0], other.shape[0])
-        return [
-            TensorMeta(given.weights.dtype, (self.k,)),
-            TensorMeta(INT32, (self.k, max(self.nodes - 1, 0))),
-            TensorMeta(INT32, (self.k,)),
-        ]
+        lengths = TensorMeta(given.weights.dtype, (self.k,))
+        return [lengths, TensorMeta(INT32, (self.k, self.most_edges)), TensorMeta(INT32, (self.k,))]
+
+    @property
+    def most_edges(self) -> int:
+        """Of a path."""
+        return max(self.nodes - 1, 0)
 
     def eager_execute(self, *inputs: np.ndarray) -> Sequence[np.ndarray]:
         found = self.ranked(RankingInputs(*inputs))
-        edges = np.full((self.k, max(self.nodes - 1, 0)), -1, INT32)
+        edges = np.full((self.k, self.most_edges), -1, INT32)
         edges[:, : found.edges.shape[1]] = found.edges
         return found._replace(edges=edges)
 
@@ -228,14 +236,11 @@ class PathRanking(ExtensionOp):
         weights = _as_floats(self, given.weights)
         lengths, counts = np.empty(self.k), np.empty(self.k, INT32)
         # Most of it is never written, and takes no memory.
-        numbers = np.empty((self.k, max(self.nodes - 1, 0)), INT32)
-        ends = [np.ascontiguousarray(x) for x in (given.senders, given.receivers)]
-        now(
-            "ranked_paths",
-            *(TYPES[weights.dtype.name], self.nodes, weights.size),
-            *(int(given.source), int(given.target), self.k),
-            *([*ends, weights], [lengths, numbers, counts]),
-        )
+        numbers = np.empty((self.k, self.most_edges), INT32)
+        arrays = [np.ascontiguousarray(x) for x in (given.senders, given.receivers, weights)]
+        asked = self.nodes, weights.size, int(given.source), int(given.target), self.k
+        results = [lengths, numbers, counts]
+        now("ranked_paths", TYPES[weights.dtype.name], *asked, arrays, results)
         rounded = _in_dtype(lengths, dtype)
         # Sums beyond the dtype are no paths, as in the search of one.
         is_path = (rounded > lowest(dtype)) & (rounded < highest(dtype))
@@ -273,13 +278,13 @@ def _as_floats(op: PathRanking, weights: np.ndarray) -> np.ndarray:
     """
     is_integer = weights.dtype.kind == "i"
     stays = weights.dtype == np.float32 and (weights < 0).any()
-    floats = np.ascontiguousarray(weights, np.float32 if stays else np.float64)
+    floats = weights.astype(np.float32 if stays else np.float64)
     if not is_integer:
         return floats
     floats = np.where(weights == highest(weights.dtype), np.inf, floats)
     floats = np.where(weights == lowest(weights.dtype), -np.inf, floats)
     largest = np.abs(floats).max(initial=0, where=np.isfinite(floats))
-    longest = min(max(op.nodes - 1, 0), weights.size)
+    longest = min(op.most_edges, weights.size)
     if largest * longest >= MOST_EXACT:
         raise DTypeError(
             where="k_shortest_paths, weights",
