@@ -142,7 +142,7 @@ def test_what_is_not_proved_is_an_error_with_both_ends():
     began = time.monotonic()
     with pytest.raises(ShapeError, match=r"best score between .* and .*, a gap of .* 's\d+'"):
         net.best()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100  # 5 s alone
 
 
 def test_impossible_and_forced_values_of_wide_networks():
