@@ -16,7 +16,12 @@ from .networks.value import TropicalNetwork
 from .networks.walk import NetworkEntries
 from .semirings.registered import SemiringKey
 from .semirings.shipped import LogSumExp, max_plus, min_plus
-from .sequences.alignment_op import Alignment, AlignmentCounts
+from .sequences.alignment_op import (
+    Alignment,
+    AlignmentCounts,
+    SemiglobalAlignment,
+    SemiglobalCounts,
+)
 from .sequences.chain_op import ChainByEmission, ChainSamples, ChainScore
 from .steps.at_winner import AtWinner
 from .steps.einsum_op import TropicalEinsum
@@ -56,6 +61,8 @@ def register() -> None:
         Rows(1),
         Alignment(semiring, False, False, False),
         AlignmentCounts(1.0, False, False, False),
+        SemiglobalAlignment(semiring, False, False, False),
+        SemiglobalCounts(1.0, False, False, False),
         ChainScore(semiring),
         ChainByEmission(SemiringKey.of(LogSumExp())),
         ChainSamples(),

@@ -55,14 +55,14 @@ void walk(const Alignment& a, const std::vector<Strip>& strips, const std::vecto
   };
   const int64_t fields = a.affine ? 3 : a.local ? 2 : 1;
   int64_t count = 0;
-  if (i > 0 || j > 0) {
-    for (int64_t kind = a.local ? kPair : code_at(i, j) % 4; kind != kStart && count < room;) {
+  if (!a.begins(i, j)) {
+    for (int64_t kind = a.local ? kPair : a.has_free_end() ? code_at(i, j) >> 6 : code_at(i, j) % 4; kind != kStart && count < room;) {
       if ((kind != kSecond && i == 0) || (kind != kFirst && j == 0)) break;  // only where the score is NaN
       int32_t* const column = path + 2 * count++;
       column[0] = static_cast<int32_t>(a.warps || kind != kSecond ? i - 1 : -1);
       column[1] = static_cast<int32_t>(a.warps || kind != kFirst ? j - 1 : -1);
       i -= kind != kSecond, j -= kind != kFirst;
-      if (i == 0 && j == 0) break;
+      if (a.begins(i, j)) break;
       kind = code_at(i, j) >> 2 * std::min(kind, fields - 1) & 3;
     }
   }
@@ -141,14 +141,15 @@ void align_one(const Alignments& asked, int64_t number, const Kernels& kernels) 
   if (a.is_log || has_nan) forward(nullptr);
   if (!counts) static_cast<T*>(asked.results[0])[number] = a.is_minimum ? T(0) - score : score;
   if (path) {
-    const bool is_none = score == zero;
-    walk(a, strips, codes, is_none ? 0 : a.local ? end[1] : a.rows, is_none ? 0 : a.local ? end[0] - end[1] : a.columns, rows + columns, path);
+    if (!a.local && !a.has_free_end()) end[0] = a.rows + a.columns, end[1] = a.rows;
+    if (score == zero) end[0] = end[1] = 0;
+    walk(a, strips, codes, end[1], end[0] - end[1], rows + columns, path);
   }
   if (counts) {
     for (void* below : back.below) std::fill_n(static_cast<T*>(below), columns + 1, T(0));
     for (size_t i = strips.size(); i-- > 0;) kernels.strip_back(a, strips[i], rooms[i], back);
-    ended += std::exp((static_cast<double>(one) - static_cast<double>(score)) / a.temperature);  // the alignment without columns
-    if (a.local && std::isfinite(ended)) {
+    if (a.local) ended += std::exp((static_cast<double>(one) - static_cast<double>(score)) / a.temperature);  // the alignment without columns
+    if ((a.local || a.has_free_end()) && ended > 0 && std::isfinite(ended)) {
       const T inverse = static_cast<T>(1 / ended);
       for (int64_t i = 0; i < entries; ++i) static_cast<T*>(back.counts)[i] *= inverse;
       *static_cast<T*>(back.gap) *= inverse, *static_cast<T*>(back.gap_open) *= inverse;
@@ -169,11 +170,13 @@ std::string fill(Alignments& asked, int64_t type, int64_t algebra, double temper
   a.type = static_cast<Type>(type), a.temperature = temperature;
   const Algebra known = static_cast<Algebra>(algebra);
   a.is_log = known == Algebra::kLogSumExp, a.is_minimum = known == Algebra::kMinPlus;
-  a.warps = rules & 1, a.affine = rules & 2, a.local = rules & 4, a.is_banded = band >= 0, a.band = band;
+  a.warps = rules & 1, a.affine = rules & 2, a.local = rules & 4;
+  a.first_begin = rules & 8, a.first_end = rules & 16, a.second_begin = rules & 32, a.second_end = rules & 64;
+  a.is_banded = band >= 0, a.band = band;
   a.stride = a.columns;
   constexpr int64_t most = int64_t{1} << 29;
   if (a.type != Type::kF32 && a.type != Type::kF64) return "needs float32 or float64";
-  if ((known != Algebra::kMaxPlus && !a.is_minimum && !a.is_log) || rules < 0 || rules > 7 || (a.warps && (a.affine || a.local)) || band > most) return "malformed attributes";
+  if ((known != Algebra::kMaxPlus && !a.is_minimum && !a.is_log) || rules < 0 || rules > 127 || (a.warps && (a.affine || a.local)) || (a.local && rules > 7) || band > most) return "malformed attributes";
   if (asked.batch < 0 || a.rows < 1 || a.columns < 1 || a.rows > most || a.columns > most) return "sizes out of range";
   if (asked.results.size() < 1 || asked.results.size() > 3 || (asked.results.size() == 3 && !a.is_log) || (asked.results.size() == 2 && a.is_log)) return "malformed results";
   return "";

@@ -20,7 +20,8 @@ struct Alignments {
 // Throws std::bad_alloc.
 void align(Pool& pool, const Alignments& asked, const Kernels& kernels);
 
-// Why there is no answer to a call, or "". Bits of `rules`: warps, affine, local. A band below 0 is none.
+// Why there is no answer to a call, or "". Bits of `rules`: warps, affine, local, first_begin, first_end, second_begin, second_end. A band
+// below 0 is none.
 std::string fill(Alignments& asked, int64_t type, int64_t algebra, double temperature, int64_t rules, int64_t band);
 
 }  // namespace tropical

@@ -51,9 +51,19 @@ struct Alignment {
   Type type;  // kF32 or kF64
   double temperature;
   bool is_log, is_minimum, warps, affine, local, is_banded;
+  bool first_begin, first_end, second_begin, second_end;  // whether elements of a sequence may be left out there
   int64_t band, rows, columns;  // the greatest |i - j|; the elements that count
   int64_t stride;               // entries between rows of the scores, and of their counts
   const void *scores, *gap, *gap_open;
+
+  bool has_free_end() const { return first_end || second_end; }
+  // Whether an alignment may begin or end at a node.
+  bool begins(int64_t i, int64_t j) const { return (i == 0 && (j == 0 || second_begin)) || (j == 0 && first_begin); }
+  bool ends(int64_t i, int64_t j) const { return (i == rows && (j == columns || second_end)) || (j == columns && first_end); }
+  // Whether the last element of an alignment that ends at a node would be left out: it is in a gap at a free end. Where all of a sequence is
+  // left out, that is done at its begin or at its end, not at both.
+  bool leaves_first(int64_t j) const { return first_end && j == columns && (!warps || j == 0); }
+  bool leaves_second(int64_t i) const { return second_end && i == rows && (!warps || i == 0); }
 };
 
 constexpr int64_t kMostLanes = 64, kTurn = 32, kBeside = 16;
@@ -70,7 +80,7 @@ struct StripRoom {
   void* above[2];     // values of the row above, from column -1 on; then those of the strip's last row
   void* scores;       // kTurn rows of lanes
   bool* has_nan;      // set if a value of a quick strip is NaN, which it may lose; nullptr where strips are not to be quick
-  uint8_t* codes;     // the kinds of the columns before, a row of lanes for each step; or nullptr
+  uint8_t* codes;     // the kinds of the columns before, a row of lanes for each step; at free ends above them that of the last column; or nullptr
   void* score;        // of the end, or of the best one so far
   int64_t* end;       // of the best one so far: i + j and i
 };
@@ -80,7 +90,7 @@ struct StripBack {
   void* below[2];  // what comes from the row below; then from the strip's first row
   void* turn;      // kTurn rows of lanes
   void *counts, *gap, *gap_open;
-  double* ended;  // the sum of the shares of the ends of local alignments
+  double* ended;  // the sum of the shares of the ends, where there are several
 };
 
 // One chain of `states` states, of whose times `length` count, at least one; every-th messages are kept, all if it is 0. Transitions are

@@ -5,6 +5,7 @@ the op that asks.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -35,6 +36,15 @@ class Gaps(enum.Enum):
     AFFINE = "gap_open the first of a gap, gap the others"
 
 
+class FreeEnd(enum.StrEnum):
+    """An end of a sequence whose elements may be left out of an alignment, for no score."""
+
+    FIRST_BEGIN = "first begin"
+    FIRST_END = "first end"
+    SECOND_BEGIN = "second begin"
+    SECOND_END = "second end"
+
+
 class AlignmentOpLike(Protocol):
     """What functions about alignments read of their op, which is one of `alignment_op`: a protocol,
     because that module imports this one.
@@ -51,6 +61,10 @@ class AlignmentOpLike(Protocol):
     @property
     def local(self) -> bool:
         """Whether stretches of the sequences are aligned."""
+
+    @property
+    def free(self) -> Sequence[str]:
+        """The free ends, by the values of `FreeEnd`."""
 
     @property
     def band(self) -> int:

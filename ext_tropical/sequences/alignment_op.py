@@ -29,7 +29,7 @@ from ..semirings.registered import OfSemiring, SemiringKey
 from ..semirings.semiring import SelectiveSemiring
 from ..semirings.shipped import LogSumExp, OfTemperature, max_plus, min_plus
 from ..tangents import tangent_of
-from .alignment_inputs import AlignmentInputs, Gaps
+from .alignment_inputs import AlignmentInputs, FreeEnd, Gaps
 from .alignment_recurrence import along, solved
 
 
@@ -80,6 +80,11 @@ class AlignmentOp(ExtensionOp):
         if self.warps:
             return Gaps.WARPED
         return Gaps.AFFINE if self.affine else Gaps.LINEAR
+
+    @property
+    def free(self) -> Sequence[str]:
+        """The free ends, by the values of `FreeEnd`: none."""
+        return ()
 
     @property
     def input_count(self) -> int:
@@ -162,6 +167,17 @@ class Alignment(OfSemiring, AlignmentOp):
         """The score, and the path."""
         return AlignmentAsked.PATH if self.with_path else AlignmentAsked.SCORE
 
+    def counts(self) -> AlignmentCounts:
+        """The op of the derivatives under log_sum_exp."""
+        return AlignmentCounts(
+            temperature=self.algebra.temperature,
+            warps=self.warps,
+            affine=self.affine,
+            local=self.local,
+            band=self.band,
+            has_lengths=self.has_lengths,
+        )
+
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         scores = self.checked(inputs).scores
         score = TensorMeta(scores.dtype, ())
@@ -194,15 +210,7 @@ class Alignment(OfSemiring, AlignmentOp):
                 return along(self, outputs[1], self.inputs(*inputs))
 
             return tangent_of(product, primals[:3], moved), None
-        counts = AlignmentCounts(
-            temperature=self.algebra.temperature,
-            warps=self.warps,
-            affine=self.affine,
-            local=self.local,
-            band=self.band,
-            has_lengths=self.has_lengths,
-        )
-        uses = zip(apply(counts, *primals), moved, strict=True)
+        uses = zip(apply(self.counts(), *primals), moved, strict=True)
         parts = (jnp.sum(count * t) for count, t in uses if t is not None)
         return [functools.reduce(jnp.add, parts)]
 
@@ -258,6 +266,65 @@ class AlignmentCounts(OfTemperature, AlignmentOp):
         return self.moved(counts)
 
 
+# --- free ends ------------------------------------------------------------------------------------
+
+
+def _require_ends(op: AlignmentOp) -> None:
+    """Refuse ends that are none, that come twice or in another order, and those of a local one."""
+    if [*op.free] != [end for end in FreeEnd if end in op.free] or (op.free and op.local):
+        raise InvalidConfig(
+            where=f"{op.family_id}, field ends",
+            given=repr(op),
+            needed=f"some of {', '.join(FreeEnd)}, in this order; none if local",
+        )
+
+
+@extension_op(package="tenferro-ext-tropical", name="align_semiglobal", version=1)
+class SemiglobalAlignment(Alignment):
+    """An alignment from which elements at some ends of the sequences may be left out. The payload
+    of `Alignment` stays as it was.
+
+    Attributes:
+      ends: the values of `FreeEnd`, in its order.
+    """
+
+    ends: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        Alignment.__post_init__(self)
+        _require_ends(self)
+
+    @property
+    def free(self) -> Sequence[str]:
+        """The free ends."""
+        return self.ends
+
+    def counts(self) -> AlignmentCounts:
+        """The op of the derivatives under log_sum_exp, with the same ends."""
+        given = dataclasses.asdict(super().counts())
+        return SemiglobalCounts(**given, ends=self.ends)
+
+
+@extension_op(package="tenferro-ext-tropical", name="align_semiglobal_counts", version=1)
+class SemiglobalCounts(AlignmentCounts):
+    """What `AlignmentCounts` says, of a `SemiglobalAlignment`.
+
+    Attributes:
+      ends: the values of `FreeEnd`, in its order.
+    """
+
+    ends: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        AlignmentCounts.__post_init__(self)
+        _require_ends(self)
+
+    @property
+    def free(self) -> Sequence[str]:
+        """The free ends."""
+        return self.ends
+
+
 # --- the native CPU kernel ------------------------------------------------------------------------
 #
 # Inside a compiled program by XLA's FFI; on concrete arrays by a call that compiles nothing.
@@ -272,6 +339,10 @@ class Rules(enum.IntFlag):
     WARPS = 1
     AFFINE = 2
     LOCAL = 4
+    FIRST_BEGIN = 8
+    FIRST_END = 16
+    SECOND_BEGIN = 32
+    SECOND_END = 64
 
 
 def _attributes(op: AlignmentOp) -> dict[str, Any]:
@@ -280,6 +351,8 @@ def _attributes(op: AlignmentOp) -> dict[str, Any]:
     rules |= Rules.WARPS if op.warps else 0
     rules |= Rules.AFFINE if op.affine else 0
     rules |= Rules.LOCAL if op.local else 0
+    for end in op.free:
+        rules |= Rules[FreeEnd(end).name]
     temperature = op.algebra.temperature if isinstance(op.algebra, LogSumExp) else 1.0
     return {
         "algebra": np.int64(op.algebra.native_number),
@@ -314,7 +387,7 @@ def _eager(op: AlignmentOp, *arrays: np.ndarray) -> list[np.ndarray]:
     return outs
 
 
-for family in (Alignment, AlignmentCounts):
+for family in (Alignment, AlignmentCounts, SemiglobalAlignment, SemiglobalCounts):
     family.runtimes = ExtensionRuntimeSet(
         Kernel(family.family_id, "cpu", run=_run, declines=_declines, name="native", eager=_eager)
     )

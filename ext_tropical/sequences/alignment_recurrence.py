@@ -3,8 +3,8 @@ are one step of a loop.
 
 Lanes of a step are numbered by the nodes' places in the shorter sequence, by i if both are as long.
 Three things differ between alignments, and each has a table of ways: what a column counts (`COUNTS`
-has the ways by `Gaps`), where an alignment ends (`ENDS` has those by `Ends`), and whether the best
-one is wanted or the sum of all (`plus`).
+has the ways by `Gaps`), where an alignment ends (`ENDINGS` and `ENDS` have those by `Ends`), and
+whether the best one is wanted or the sum of all (`plus`). `_begun` has where one begins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax import lax
 
 from ..semirings.shipped import LogSumExp
 from ..steps.kernels.selection import one_by_one
-from .alignment_inputs import AlignmentInputs, AlignmentOpLike, Gaps, Move
+from .alignment_inputs import AlignmentInputs, AlignmentOpLike, FreeEnd, Gaps, Move
 from .vectors import diagonals, folded
 
 
@@ -126,6 +126,7 @@ class Grid(NamedTuple):
       is_by_second: whether lanes are numbered by j, because the second sequence is shorter.
       step: i + j of the node in which both sequences end.
       lane: of this node.
+      lengths: int32 (2,), i and j of this node.
     """
 
     semiring: Any
@@ -138,6 +139,7 @@ class Grid(NamedTuple):
     is_by_second: bool
     step: jax.Array
     lane: jax.Array
+    lengths: jax.Array
 
     @property
     def nothing(self) -> jax.Array:
@@ -157,6 +159,11 @@ class Grid(NamedTuple):
         """The semiring's sum of the empty alignment, whose number is 0, and x, which has 1."""
         return self.plus(jnp.full_like(x, self.one), x)
 
+    def nodes(self, t: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        """i and j of the nodes of step t."""
+        other = t - self.place
+        return (other, self.place) if self.is_by_second else (self.place, other)
+
     def one_lane_less(self, x: jax.Array) -> jax.Array:
         """The values that x has at the lanes less one."""
         return jnp.concatenate([jnp.full(1, self.zero), x[:-1]])
@@ -165,7 +172,9 @@ class Grid(NamedTuple):
 def solved(op: AlignmentOpLike, given: AlignmentInputs) -> Aligned:
     """The score; and where the semiring selects the columns of a best alignment."""
     grid = _grid(op, given)
-    watch, find = ENDS[_ends(op, given)]
+    ends = _ends(op, given)
+    ending = ENDINGS[ends]
+    watch, find = ENDS[ends]
     selects = not isinstance(op.algebra, LogSumExp)
 
     def step(state: Loop, at: tuple[jax.Array, jax.Array]) -> tuple[Loop, jax.Array | None]:
@@ -173,8 +182,9 @@ def solved(op: AlignmentOpLike, given: AlignmentInputs) -> Aligned:
         by_move = _by_move(op, grid, state, t, pairs)
         node = grid.plus(*by_move)
         gaps = _into_gaps(op, grid, by_move)
-        goal = watch(grid, state.goal, t, by_move.pair, node.value)
-        moves = _packed(op, grid, node, gaps) if selects else None
+        ended = ending(op, grid, t, by_move, node)
+        goal = watch(grid, state.goal, t, ended.value)
+        moves = _packed(op, grid, node, gaps, ended) if selects else None
         return Loop(_nodes(node.value, gaps), state.nodes.value, goal), moves
 
     steps = jnp.arange(1, grid.pairs.shape[0] + 1, dtype=jnp.int32)
@@ -220,6 +230,7 @@ def _grid(op: AlignmentOpLike, given: AlignmentInputs) -> Grid:
         is_by_second=is_by_second,
         step=step,
         lane=lane,
+        lengths=ends,
     )
 
 
@@ -239,7 +250,8 @@ def _begin(op: AlignmentOpLike, grid: Grid) -> Loop:
     if op.local:  # which begins before any pair, and may have no column
         value, goal = nothing, Goal(origin, never)
     else:
-        value, goal = origin, Goal(jnp.where(grid.step == 0, origin, grid.zero), never)
+        is_end = _is_end(op, grid, 0)
+        value, goal = origin, Goal(jnp.where(is_end, origin, grid.zero), never)
     gaps = _into_gaps(op, grid, ByMove(value, nothing, nothing))
     return Loop(_nodes(value, gaps), nothing, goal)
 
@@ -278,6 +290,8 @@ def _by_move(
     else:
         first = grid.one_lane_less(first)
     by_move = COUNTS[op.gaps](grid, ByMove(pair, first, second), pairs)
+    if op.free:
+        by_move = _begun(op, grid, t, by_move)
     if op.band < 0:
         return by_move
 
@@ -312,6 +326,21 @@ COUNTS: dict[Gaps, Callable[[Grid, ByMove, jax.Array], ByMove]] = {
 }
 
 
+def _begun(op: AlignmentOpLike, grid: Grid, t: jax.Array, by_move: ByMove) -> ByMove:
+    """With the alignments that begin in the nodes of step t, after elements that are left out. They
+    are among those whose last column has the last of these elements, as no other leads there.
+    """
+    pair, first, second = by_move
+    i, j = grid.nodes(t)
+    has_first, has_second = FreeEnd.FIRST_BEGIN in op.free, FreeEnd.SECOND_BEGIN in op.free
+    if op.gaps is Gaps.WARPED:  # which repeats no element that is left out
+        first = jnp.where(has_second & (i == 1), grid.zero, first)
+        second = jnp.where(has_first & (j == 1), grid.zero, second)
+    first = jnp.where(has_first & (j == 0), grid.one, first)
+    second = jnp.where(has_second & (i == 0), grid.one, second)
+    return ByMove(pair, first, second)
+
+
 def _into_gaps(op: AlignmentOpLike, grid: Grid, by_move: ByMove) -> tuple[Choice, ...]:
     """The alignments that go on by FIRST and by SECOND, with the move before, which says whether
     this opens a gap; nothing unless gaps are affine.
@@ -338,16 +367,24 @@ class Ends(enum.Enum):
     WHOLE = "in the node of the last step"
     LENGTHS = "in the node of the lengths, which is of any step"
     LOCAL = "after any pair, or without a column"
+    FREE = "where what is behind is left out"
 
 
 def _ends(op: AlignmentOpLike, given: AlignmentInputs) -> Ends:
     if op.local:
         return Ends.LOCAL
+    if FreeEnd.FIRST_END in op.free or FreeEnd.SECOND_END in op.free:
+        return Ends.FREE
     return Ends.WHOLE if given.lengths is None else Ends.LENGTHS
 
 
-Watch = Callable[[Grid, Goal, jax.Array, jax.Array, jax.Array], Goal]
-"""The best ends after step t, of those before, t, the alignments that end with a pair, and all."""
+Ending = Callable[[AlignmentOpLike, Grid, jax.Array, ByMove, Choice], Choice]
+"""The alignments that may end in the nodes of step t, and their last `Move`: of those that lead
+there by each, and by any. Nodes where none may end have the semiring's zero, if all are looked at.
+"""
+
+Watch = Callable[[Grid, Goal, jax.Array, jax.Array], Goal]
+"""The best ends after step t, of those before, t, and what `Ending` gives."""
 
 Find = Callable[[Grid, Loop], End]
 """The end of a best alignment, after the last step."""
@@ -355,21 +392,60 @@ Find = Callable[[Grid, Loop], End]
 EndWay = tuple[Watch, Find]
 
 
-def _watch_nothing(
-    grid: Grid, goal: Goal, t: jax.Array, by_pair: jax.Array, value: jax.Array
-) -> Goal:
+def _end_by_any(
+    op: AlignmentOpLike, grid: Grid, t: jax.Array, by_move: ByMove, node: Choice
+) -> Choice:
+    return node
+
+
+def _end_by_pair(
+    op: AlignmentOpLike, grid: Grid, t: jax.Array, by_move: ByMove, node: Choice
+) -> Choice:
+    return Choice(by_move.pair, jnp.full(node.number.shape, Move.PAIR, jnp.uint8))
+
+
+def _end_free(
+    op: AlignmentOpLike, grid: Grid, t: jax.Array, by_move: ByMove, node: Choice
+) -> Choice:
+    """A gap at a free end is left out, so no alignment ends with one. Where all of a sequence is
+    left out at its end, it is not left out at its begin too, in warping either.
+    """
+    i, j = grid.nodes(t)
+    m, n = grid.lengths
+    is_warped = op.gaps is Gaps.WARPED
+    pair, first, second = (jnp.where(_is_end(op, grid, t), x, grid.zero) for x in by_move)
+    if FreeEnd.FIRST_END in op.free:
+        is_left = (j == n) & ((j == 0) | (not is_warped))
+        first = jnp.where(is_left, grid.zero, first)
+    if FreeEnd.SECOND_END in op.free:
+        is_left = (i == m) & ((i == 0) | (not is_warped))
+        second = jnp.where(is_left, grid.zero, second)
+    return grid.plus(pair, first, second)
+
+
+def _is_end(op: AlignmentOpLike, grid: Grid, t: jax.Array | int) -> jax.Array:
+    """Whether an alignment may end in the nodes of step t."""
+    i, j = grid.nodes(t)
+    m, n = grid.lengths
+    is_end = (i == m) & (j == n)
+    if FreeEnd.FIRST_END in op.free:
+        is_end |= (j == n) & (i >= 0) & (i <= m)
+    if FreeEnd.SECOND_END in op.free:
+        is_end |= (i == m) & (j >= 0) & (j <= n)
+    return is_end
+
+
+def _watch_nothing(grid: Grid, goal: Goal, t: jax.Array, value: jax.Array) -> Goal:
     return goal
 
 
-def _watch_one(grid: Grid, goal: Goal, t: jax.Array, by_pair: jax.Array, value: jax.Array) -> Goal:
+def _watch_one(grid: Grid, goal: Goal, t: jax.Array, value: jax.Array) -> Goal:
     is_end = (t == grid.step) & (grid.place == grid.lane)
     return goal._replace(value=jnp.where(is_end, value, goal.value))
 
 
-def _watch_pairs(
-    grid: Grid, goal: Goal, t: jax.Array, by_pair: jax.Array, value: jax.Array
-) -> Goal:
-    best, takes = grid.plus(goal.value, by_pair)
+def _watch_all(grid: Grid, goal: Goal, t: jax.Array, value: jax.Array) -> Goal:
+    best, takes = grid.plus(goal.value, value)
     return Goal(best, jnp.where(takes == 1, t, goal.step))
 
 
@@ -400,30 +476,43 @@ def _find_best(grid: Grid, state: Loop) -> End:
     return End(score, step, lane)
 
 
+ENDINGS: dict[Ends, Ending] = {
+    Ends.WHOLE: _end_by_any,
+    Ends.LENGTHS: _end_by_any,
+    Ends.LOCAL: _end_by_pair,
+    Ends.FREE: _end_free,
+}
+
 ENDS: dict[Ends, EndWay] = {
     Ends.WHOLE: (_watch_nothing, _find_last),
     Ends.LENGTHS: (_watch_one, _find_one),
-    Ends.LOCAL: (_watch_pairs, _find_best),
+    Ends.LOCAL: (_watch_all, _find_best),
+    Ends.FREE: (_watch_all, _find_best),
 }
 
 
 # --- the way back ---------------------------------------------------------------------------------
 
 
-def _packed(op: AlignmentOpLike, grid: Grid, node: Choice, gaps: tuple[Choice, ...]) -> jax.Array:
-    """The `Move` that leads to each node, for each one that goes on from there: two bits each, of
-    one byte, since the loop keeps them for all nodes. `_move_before` reads them.
+def _packed(
+    op: AlignmentOpLike, grid: Grid, node: Choice, gaps: tuple[Choice, ...], ended: Choice
+) -> jax.Array:
+    """The `Move` that leads to each node, for each one that goes on from there, and if the path
+    ends: two bits each, of one byte, since the loop keeps them for all nodes. `_move_before` reads.
     """
     before_pair = node.number
     if op.local:  # a pair may begin anew, also where that is as good
         is_new = grid.with_empty(node.value).number == 0
         before_pair = jnp.where(is_new, Move.START, before_pair)
     before_first, before_second = (choice.number for choice in gaps or (node, node))
-    return before_pair | before_first << 2 | before_second << 4
+    return before_pair | before_first << 2 | before_second << 4 | ended.number << 6
 
 
-def _move_before(packed: jax.Array, move: jax.Array) -> jax.Array:
-    """The `Move` that leads to a node from which another one goes on."""
+ENDS_HERE = 3  # in place of the `Move` that goes on
+
+
+def _move_before(packed: jax.Array, move: jax.Array | int) -> jax.Array:
+    """The `Move` that leads to a node from which another one goes on, or ENDS_HERE."""
     return packed >> 2 * move & 3
 
 
@@ -456,20 +545,28 @@ def _columns(op: AlignmentOpLike, grid: Grid, moves: jax.Array, end: End) -> jax
             column = jnp.where(has, column, -1)
         node = at.node - has.astype(jnp.int32)
         move = _move_before(moves_at(node), at.move)
-        goes_on = at.goes_on & (node[0] + node[1] > 0) & (move != Move.START)
+        goes_on = at.goes_on & ~_is_begin(op, node) & (move != Move.START)
         return Walk(node, move, goes_on), jnp.where(at.goes_on, column, -1)
 
     is_empty = (end.score == grid.zero) | (end.step == 0)
     node = jnp.stack([end.lane, end.step - end.lane])
     node = jnp.where(is_empty, 0, node[::-1] if grid.is_by_second else node).astype(jnp.int32)
-    if op.local:
-        move = jnp.uint8(Move.PAIR)
-    else:
-        move = _move_before(moves[end.step - 1, end.lane], jnp.uint8(Move.PAIR))
-    _, columns = lax.scan(back, Walk(node, move, jnp.any(node > 0)), length=moves.shape[0])
+    move = _move_before(moves[end.step - 1, end.lane], ENDS_HERE)
+    _, columns = lax.scan(back, Walk(node, move, ~_is_begin(op, node)), length=moves.shape[0])
     count = jnp.sum(jnp.any(columns >= 0, 1), dtype=jnp.int32)
     place = count - 1 - jnp.arange(len(columns), dtype=jnp.int32)
     return jnp.where(place[:, None] >= 0, columns[jnp.maximum(place, 0)], -1)
+
+
+def _is_begin(op: AlignmentOpLike, node: jax.Array) -> jax.Array:
+    """Whether an alignment begins in a node."""
+    i, j = node
+    is_begin = (i == 0) & (j == 0)
+    if FreeEnd.FIRST_BEGIN in op.free:
+        is_begin |= j == 0
+    if FreeEnd.SECOND_BEGIN in op.free:
+        is_begin |= i == 0
+    return is_begin
 
 
 def along(op: AlignmentOpLike, columns: jax.Array, given: AlignmentInputs) -> jax.Array:

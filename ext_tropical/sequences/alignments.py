@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,8 @@ from ..arguments import one_dtype, require_numbers, require_size
 from ..semirings.registered import SemiringKey, as_semiring
 from ..semirings.semiring import SelectiveSemiring, Semiring, highest, lowest
 from ..semirings.shipped import LogSumExp, max_plus, min_plus
-from .alignment_op import Alignment
+from .alignment_inputs import FreeEnd
+from .alignment_op import Alignment, SemiglobalAlignment
 
 
 @jax.tree_util.register_dataclass
@@ -54,6 +55,7 @@ def align(
     gap: ArrayLike | None = None,
     gap_open: ArrayLike | None = None,
     mode: str = "global",
+    ends: str | Iterable[str] = (),
     band: int | None = None,
     lengths: ArrayLike | Sequence[ArrayLike] | None = None,
     semiring: Semiring | str = max_plus,
@@ -85,6 +87,15 @@ def align(
     Waterman, 1981). Its alignments begin and end with a pair, or have no columns and the score
     one, which is 0 under max_plus.
 
+    `ends` names the free ends: those where elements of a sequence may be left out, for no score and
+    in no column. This is semi-global alignment: ("second begin", "second end") finds all of the
+    first sequence in a stretch of the second. Without `gap` it is subsequence time warping. A gap
+    at a free end is always left out, so the columns neither begin nor end with it, and each
+    alignment counts once. At one end elements of one sequence alone are left out, which may be all.
+    "second begin" makes H[0, j] = 0, after which a gap opens; with "second end" an alignment ends
+    at any [m, j], there not with an element of the second sequence in a gap. "first begin" and
+    "first end" do the same with H[i, 0] and [i, n].
+
     Under log_sum_exp(T) the score is that of all alignments together. The negative of the score of
     negative costs is the soft-DTW of Cuturi and Blondel (2017) with gamma = T.
 
@@ -96,25 +107,28 @@ def align(
       gap_open: a scalar, the score of the first element of a gap; `gap` by default. A gap of k
         elements has gap_open + (k - 1) gap.
       mode: "global" or "local".
+      ends: some of "first begin", "first end", "second begin" and "second end", in mode "global".
       band: only nodes (i, j) of the recurrence with |i - j| <= band are used (Sakoe and Chiba's
-        radius). A global alignment needs at least |m - n|.
+        radius), also to begin and to end. A global alignment needs at least |m - n|, unless the
+        end of the longer sequence is free.
       lengths: two integers, how many elements of each sequence are there; may be traced. What is in
-        `scores` after them has no influence, also NaN. With jax.vmap for batches of padded
-        sequences.
+        `scores` after them has no influence, also NaN, and ends are those of the lengths. With
+        jax.vmap for batches of padded sequences.
       semiring: a selective semiring, log_sum_exp, or a name.
 
     Returns:
       An AlignResult: score and path. Of equally good paths that one is taken whose last column goes
         on in both sequences; else in the first alone, as (i, -1) does; else in the second alone.
-        The same holds for each column before it, until the first place where a local path may
-        begin. Of several ends a local path has that of the least i + j, then of the least i. Where
-        the score is NaN the path says nothing.
+        The same holds for each column before it, until the first place where a path may begin. Of
+        several ends the path has that of the least i + j, then of the least i. Where the score is
+        NaN the path says nothing.
 
     Raises:
       ShapeError: scores are no matrix or empty; gap, gap_open or lengths have another shape.
       DTypeError: the semiring does not take the dtype, or gap or gap_open has another one. Numbers
         of Python and NumPy take that of the scores, where it holds them.
-      InvalidConfig: another mode; gap_open or local without gap; a band that is negative or below
+      InvalidConfig: another mode; other ends, or ends in mode "local"; gap_open or local without
+        gap; a band that is negative or below
         |m - n| of a global alignment; lengths outside the scores (if traced, there is no
         alignment); a semiring that is neither selective nor log_sum_exp.
       Unsupported: a symbolic size.
@@ -142,6 +156,8 @@ def align(
       1.0 [0, 0] [1, -1] [2, 1] [3, 2] [4, -1] [5, -1] [6, 3]
       >>> align(scores, gap=-1, mode="local").path[:4].tolist()
       [[2, 1], [3, 2], [4, 3], [-1, -1]]
+      >>> align(scores, gap=-1, ends=["first begin", "first end"]).path[:5].tolist()
+      [[0, 0], [1, -1], [2, 1], [3, 2], [4, 3]]
       >>> x, y = jnp.array([0.0, 1.0, 2.0]), jnp.array([0.0, 2.0])
       >>> costs = (x[:, None] - y) ** 2
       >>> print(align(costs, semiring="min_plus").score)
@@ -157,10 +173,11 @@ def align(
     table = _table(scores, algebra)
     _require_rules(mode, gap, gap_open)
     is_local = mode == "local"
+    free = _free_ends(ends, mode)
     radius = -1
     if band is not None:
-        is_whole = lengths is None and not is_local
-        radius = _radius(band, table.shape, is_whole)
+        is_known = lengths is None and not is_local
+        radius = _radius(band, table.shape, free, is_known)
     if gap is None:
         each = jnp.asarray(algebra.one(table.dtype))
     else:
@@ -171,7 +188,8 @@ def align(
     inputs = [table, each, first]
     if lengths is not None:
         inputs.append(_lengths(lengths, table.shape))
-    op = Alignment(
+    family = functools.partial(SemiglobalAlignment, ends=free) if free else Alignment
+    op = family(
         semiring=SemiringKey.of(algebra),
         warps=gap is None,
         affine=gap_open is not None,
@@ -219,13 +237,27 @@ def _require_rules(mode: str, gap: ArrayLike | None, gap_open: ArrayLike | None)
         )
 
 
-def _radius(band: int, shape: tuple[int, ...], is_whole: bool) -> int:
-    """The band, at most the longer sequence, which is no band; checked if whole sequences are
-    aligned.
+def _free_ends(given: str | Iterable[str], mode: str) -> tuple[str, ...]:
+    """The free ends in the order of `FreeEnd`."""
+    names = [given] if isinstance(given, str) else [*given]
+    free = tuple(end.value for end in FreeEnd if end in names)
+    if not set(names) <= set(free) or (free and mode == "local"):
+        raise InvalidConfig(
+            where="align, ends",
+            given=f"{given!r} in mode {mode!r}",
+            needed=f"some of {', '.join(map(repr, map(str, FreeEnd)))}, in mode 'global'",
+        )
+    return free
+
+
+def _radius(band: int, shape: tuple[int, ...], free: Sequence[str], is_known: bool) -> int:
+    """The band, at most the longer sequence, which is no band; checked if it is known where the
+    alignment may end.
     """
     radius = require_size("align, band", band)
-    apart = abs(shape[0] - shape[1])
-    if is_whole and radius < apart:
+    longer = FreeEnd.FIRST_END if shape[0] > shape[1] else FreeEnd.SECOND_END
+    apart = 0 if longer in free else abs(shape[0] - shape[1])
+    if is_known and radius < apart:
         raise InvalidConfig(
             where="align, band",
             given=f"{radius} for {shape[0]} and {shape[1]} elements",

@@ -17,9 +17,16 @@ from ext_tropical import align, log_sum_exp
 from ext_tropical.native import library
 from ext_tropical.native.library import native, target
 from ext_tropical.semirings.registered import SemiringKey
-from ext_tropical.sequences.alignment_inputs import Gaps, Move
-from ext_tropical.sequences.alignment_op import Alignment, AlignmentAsked, AlignmentCounts, Rules
-from ext_tropical.sequences.alignment_recurrence import COUNTS, ENDS, Ends
+from ext_tropical.sequences.alignment_inputs import FreeEnd, Gaps, Move
+from ext_tropical.sequences.alignment_op import (
+    Alignment,
+    AlignmentAsked,
+    AlignmentCounts,
+    Rules,
+    SemiglobalAlignment,
+    SemiglobalCounts,
+)
+from ext_tropical.sequences.alignment_recurrence import COUNTS, ENDINGS, ENDS, Ends
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
@@ -37,19 +44,18 @@ FORMS = (  # warps, affine, local
     (False, True, True),
     (True, False, False),
 )
+NAMES = [str(end) for end in FreeEnd]
+FREE = [*itertools.chain.from_iterable(itertools.combinations(NAMES, k) for k in range(1, 5))]
+FORMS_AND_ENDS = [(form, ()) for form in FORMS]
+FORMS_AND_ENDS += itertools.product([form for form in FORMS if not form[2]], FREE)
 SHAPES = ((1, 1), (1, 70), (70, 1), (15, 16), (64, 63), (63, 130), (129, 64), (140, 200))
 BANDS = (-1, 0, 3, 70)
 KINDS = ("numbers", "ties", "forbidden", "nan", "infinite")
 
 
-def op_of(semiring, form, band, has_lengths=False):
-    return Alignment(SemiringKey.of(semiring), *form, band, isinstance(semiring, str), has_lengths)
-
-
-def counts_of(op):
-    return AlignmentCounts(
-        op.algebra.temperature, op.warps, op.affine, op.local, op.band, op.has_lengths
-    )
+def op_of(semiring, form, band, has_lengths=False, ends=()):
+    family = functools.partial(SemiglobalAlignment, ends=ends) if ends else Alignment
+    return family(SemiringKey.of(semiring), *form, band, isinstance(semiring, str), has_lengths)
 
 
 def entries(kind, shape, dtype, seed=0):
@@ -71,16 +77,17 @@ def lowered(op, *arrays):
     return op.lower_to_standard_ops(*arrays)
 
 
-CASES = list(itertools.product(FORMS, SHAPES, BANDS, KINDS, ("float32", "float64")))
+CASES = list(itertools.product(FORMS_AND_ENDS, SHAPES, BANDS, KINDS, ("float32", "float64")))
 
 
 @pytest.mark.few(4)
 @needs_library
 @pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
-@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 30))
+@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 60))
 def test_scores_and_paths_are_those_of_the_recurrence(semiring, form, shape, band, kind, dtype):
     """Bit for bit, by the direct call and inside a program; a path says nothing beside NaN."""
-    op = op_of(semiring, form, band)
+    form, ends = form
+    op = op_of(semiring, form, band, ends=ends)
     sign = -1 if semiring == "min_plus" else 1
     given = [sign * x for x in entries(kind, shape, dtype)]
     score, path = lowered(op, *given)
@@ -92,9 +99,10 @@ def test_scores_and_paths_are_those_of_the_recurrence(semiring, form, shape, ban
 
 @pytest.mark.few(2)
 @needs_library
-@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 30))
+@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 60))
 def test_all_alignments_count_as_in_the_recurrence(form, shape, band, kind, dtype):
-    op = op_of(log_sum_exp(0.8), form, band)
+    form, ends = form
+    op = op_of(log_sum_exp(0.8), form, band, ends=ends)
     given = entries(kind, shape, dtype)
     tolerance = {"float32": 2e-5, "float64": 1e-12}[dtype]
     (score,) = lowered(op, *given)
@@ -102,18 +110,18 @@ def test_all_alignments_count_as_in_the_recurrence(form, shape, band, kind, dtyp
         np.testing.assert_allclose(found[0], score, rtol=tolerance, atol=tolerance)
     if not np.isfinite(score):
         return
-    counts = counts_of(op)
+    counts = op.counts()
     for got, want in zip(apply(counts, *given), lowered(counts, *given), strict=True):
         np.testing.assert_allclose(got, want, rtol=50 * tolerance, atol=50 * tolerance)
 
 
 @needs_library
 @pytest.mark.few(3)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "ends"), FORMS_AND_ENDS)
 @pytest.mark.parametrize("semiring", ["max_plus", log_sum_exp(0.8)])
-def test_batches_and_lengths(semiring, form):
+def test_batches_and_lengths(semiring, form, ends):
     """One call for a batch, of lengths inside, empty and outside."""
-    op = op_of(semiring, form, 9, has_lengths=True)
+    op = op_of(semiring, form, 9, has_lengths=True, ends=ends)
     lengths = np.array([[70, 66], [0, 0], [1, 5], [64, 70], [71, 3], [5, -1]], np.int32)
     scores = np.stack([entries("ties", (70, 70), np.float64, i)[0] for i in range(len(lengths))])
     gaps = np.linspace(-1.0, -0.5, len(lengths))
@@ -154,8 +162,18 @@ def test_check_of_counts():
     """The derivative of counts, a second derivative, is a scan that shard_map refuses
     (docs/limits.md), in plain JAX too: then that check does not apply.
     """
-    counts = counts_of(op_of(log_sum_exp(0.8), FORMS[0], 2, has_lengths=True))
+    counts = op_of(log_sum_exp(0.8), FORMS[0], 2, has_lengths=True).counts()
     report = tj.check(counts, order=1, only=(*OWN, "shard_map_derivative"))
+    assert report.ok, report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [SemiglobalAlignment, SemiglobalCounts])
+def test_check_of_free_ends(op):
+    first = "max_plus" if op is SemiglobalAlignment else 0.8
+    only = OWN if op is SemiglobalAlignment else (*OWN, "shard_map_derivative")
+    given = op(first, *FORMS[1], band=2, has_lengths=True, ends=("first begin", "second end"))
+    report = tj.check(given, order=1, only=only)
     assert report.ok, report
 
 
@@ -168,6 +186,16 @@ test_refusals = refusals(
     (InvalidConfig, "a band of at least -1", lambda: Alignment("max_plus", *FORMS[0], -2)),
     (InvalidConfig, "field semiring", lambda: Alignment(log_sum_exp(), *FORMS[0], -1, True)),
     (InvalidConfig, "temperature", lambda: AlignmentCounts(0.0, *FORMS[0])),
+    (
+        InvalidConfig,
+        "some of first begin, first end, second begin, second end, in this order",
+        lambda: SemiglobalAlignment("max_plus", *FORMS[0], ends=("second end", "first end")),
+    ),
+    (
+        InvalidConfig,
+        "none if local",
+        lambda: SemiglobalCounts(1.0, *FORMS[2], ends=("second end",)),
+    ),
     (ShapeError, r"\(m, n\) and two scalars", lambda: apply(PLAIN, TABLE[0], GAP, GAP)),
     (ShapeError, r"\(m, n\) and two scalars", lambda: apply(PLAIN, TABLE[:0], GAP, GAP)),
     (DTypeError, "float32", lambda: apply(PLAIN, TABLE, np.float32(1), GAP)),
@@ -230,4 +258,4 @@ def test_rules_and_moves_have_the_numbers_of_the_native_library():
 
 
 def test_each_kind_of_gaps_and_of_ends_has_a_way():
-    assert (set(COUNTS), set(ENDS)) == (set(Gaps), set(Ends))
+    assert (set(COUNTS), set(ENDINGS), set(ENDS)) == (set(Gaps), set(Ends), set(Ends))
