@@ -483,11 +483,13 @@ ENDINGS: dict[Ends, Ending] = {
     Ends.FREE: _end_free,
 }
 
+_SEVERAL = _watch_all, _find_best
+
 ENDS: dict[Ends, EndWay] = {
     Ends.WHOLE: (_watch_nothing, _find_last),
     Ends.LENGTHS: (_watch_one, _find_one),
-    Ends.LOCAL: (_watch_all, _find_best),
-    Ends.FREE: (_watch_all, _find_best),
+    Ends.LOCAL: _SEVERAL,
+    Ends.FREE: _SEVERAL,
 }
 
 

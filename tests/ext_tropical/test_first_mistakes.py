@@ -373,9 +373,9 @@ MISTAKES = [
         "two words",
         lambda: align("GATTACA", "GTTA"),
         "InvalidConfig: align: given 2 arguments; needed (scores, *, gap=None, "
-        "gap_open=None, mode='global', band=None, lengths=None, semiring=max_plus). Compare "
-        "the elements of both sequences first, as jnp.where(first[:, None] == second, 1.0, "
-        "-1.0).",
+        "gap_open=None, mode='global', ends=(), band=None, lengths=None, semiring=max_plus). "
+        "Compare the elements of both sequences first, as jnp.where(first[:, None] == second, "
+        "1.0, -1.0).",
     ),
     (
         "a word",

@@ -368,6 +368,7 @@ FUNCTIONS = {
     "align": (functools.partial(aligned, gap=-1.0), PAIRS),
     "align, local": (functools.partial(aligned, gap=-1.0, gap_open=-2.0, mode="local"), PAIRS),
     "align, soft": (functools.partial(aligned, gap=-1.0, semiring="log_sum_exp"), PAIRS),
+    "align, free ends": (functools.partial(aligned, gap=-1.0, ends="second end"), PAIRS),
     "align, lengths": (functools.partial(aligned, lengths=(5, 7), semiring="min_plus"), PAIRS),
     "dot_general": (tropical_dot_general, SMALL[:2]),
     "reduce_sum": (functools.partial(tropical_reduce_sum, axis=0), SMALL[:1]),
