@@ -15,7 +15,6 @@ from opt_einsum import get_symbol
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import apply
-from tenferro_jax.shapes import shown
 
 from ..arguments import are_numbers, require_key, require_shape, require_size, widened, work_dtype
 from ..einsums.call import best_assignment
@@ -213,14 +212,7 @@ class Network(Factors):
           [2.  1.5 0.5] [0 1 1]
         """
         if solver != "auto" or seconds is not None:
-            require_toulbar2("Network.best", solver, seconds)
-            if k is not None:
-                raise InvalidConfig(
-                    where="Network.best, k",
-                    given=f"{shown(k)} with toulbar2",
-                    needed="no k: toulbar2 gives one assignment",
-                    fix='Ask best(k) with solver="auto".',
-                )
+            require_toulbar2("Network.best", solver, seconds, k)
             return best_by_toulbar2(self, seconds)
         if k is None:
             if (form := chain_form(self)) and (path := form.best()):

@@ -52,11 +52,11 @@ GRACE = 10
 INT32 = np.dtype("int32")
 
 
-def require_toulbar2(where: str, solver: object, seconds: object) -> None:
+def require_toulbar2(where: str, solver: object, seconds: object, k: object = None) -> None:
     """Refuse what is no question to toulbar2.
 
     Raises:
-      InvalidConfig: another solver, or a time that toulbar2 does not take.
+      InvalidConfig: another solver, or a time or several assignments, which toulbar2 does not take.
       Unsupported: pytoulbar2 is not installed.
     """
     if solver not in ("auto", "toulbar2"):
@@ -71,6 +71,13 @@ def require_toulbar2(where: str, solver: object, seconds: object) -> None:
     if number is None or not 0 <= number < math.inf:
         raise InvalidConfig(
             where=f"{where}, seconds", given=shown(seconds), needed="a number of at least 0"
+        )
+    if k is not None:
+        raise InvalidConfig(
+            where=f"{where}, k",
+            given=f"{shown(k)} with toulbar2",
+            needed="no k: toulbar2 gives one assignment",
+            fix='Ask best(k) with solver="auto".',
         )
     if importlib.util.find_spec("pytoulbar2") is None:
         raise Unsupported(
