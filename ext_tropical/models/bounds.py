@@ -322,6 +322,11 @@ def improved(problem: Relaxation, sweeps: int) -> Iterator[int]:
         count = min(2 * count, most)
 
 
+def is_scored(dtype: np.dtype) -> bool:
+    """Whether bounds take tables of a dtype, as elimination does."""
+    return dtype in (np.int32, np.int64) or jnp.issubdtype(dtype, jnp.floating)
+
+
 def checked_tables(where: str, net: Factors) -> Tables:
     """The tables of a network, as the bounds take them.
 
@@ -334,10 +339,12 @@ def checked_tables(where: str, net: Factors) -> Tables:
     if native().problem:
         raise Unsupported(where=where, given=str(native()), needed="the native library")
     arrays = [np.asarray(x) for x in net.tables]
-    kinds = {x.dtype.name for x in arrays if x.dtype.kind not in "iu"}
-    if not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
+    refused = sorted({x.dtype.name for x in arrays if not is_scored(x.dtype)})
+    if refused:
         raise DTypeError(
-            where=where, given=f"tables of {', '.join(sorted(kinds))}", needed="floats or integers"
+            where=where,
+            given=f"tables of {', '.join(refused)}",
+            needed="floats, or integers of 32 or 64 bits",
         )
     if any(x.ndim != len(scope) for x, scope in zip(arrays, net.scopes, strict=True)):
         raise ShapeError(

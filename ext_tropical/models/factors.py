@@ -368,19 +368,27 @@ class Factors:
         sizes = self.variables.values()
         if not all(isinstance(size, int) for size in sizes):
             return repr(self)
-        plan = self.plan()
-        ends = sorted({min(sizes), max(sizes)}) if sizes else ["no"]
-        values = " to ".join(map(str, ends))
-        exponent = math.fsum(map(math.log10, sizes))
+        try:
+            plan = self.plan()
+        except ShapeError as error:
+            return f"{self.size_told()}\n{error}"
         largest = max((step.size for step in plan.plan.steps), default=1)
         slices = f", in {plan.slices} slices" if plan.slices > 1 else ""
-        tables, variables = counted(len(self.tables), "table"), counted(len(sizes), "variable")
         return (
-            f"{tables} of {variables} with {values} values, 10^{exponent:.1f} assignments\n"
+            f"{self.size_told()}\n"
             f"value, best, log_partition: {plan.cost} candidates{slices}, at most {largest} "
             f"entries in a result\n"
             f"marginals, entropy: {3 * plan.cost} candidates"
         )
+
+    def size_told(self) -> str:
+        """How many tables, variables, values and assignments there are, in words."""
+        sizes = self.variables.values()
+        ends = sorted({min(sizes), max(sizes)}) if sizes else ["no"]
+        values = " to ".join(map(str, ends))
+        exponent = math.fsum(map(math.log10, sizes))
+        tables, variables = counted(len(self.tables), "table"), counted(len(sizes), "variable")
+        return f"{tables} of {variables} with {values} values, 10^{exponent:.1f} assignments"
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         """The tables, and the rest as static data."""

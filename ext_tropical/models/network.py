@@ -138,7 +138,7 @@ class Network(Factors):
             return super().__str__()
         if is_eliminable(self):
             return f"{super().__str__()}\n{told}"
-        return f"{self!r}\n{told}\nother questions: {TOO_WIDE}"
+        return f"{self.size_told()}\n{told}\nother questions: {TOO_WIDE}"
 
     @asked
     def value(self, *, solver: str = "auto", seconds: float | None = None) -> jax.Array:
@@ -299,9 +299,10 @@ class Network(Factors):
           InvalidConfig: sweeps below 1.
           DTypeError: tables of integers.
 
-        Gradient: that of the answer after these sweeps. Its entries sum to 1 in each table; at the
-          least bound they are a solution of the relaxation, and 1 at the best assignment if it is
-          tight. It keeps an int32 for each message of each half sweep. The second derivative is 0.
+        Gradient: that of the answer after these sweeps. Its entries sum to 1 in each table, and may
+          be below 0; at the least bound they are a solution of the relaxation, and 1 at the best
+          assignment if it is tight. 0 where the bound is not finite. It keeps an int32 for each
+          message of each half sweep. The second derivative is 0.
 
         Cost: twice the entries of all tables, for each variable of a table, a sweep; with the
           gradient twice that. A batch of `vmap` is one call on CPU, over its threads.

@@ -19,7 +19,7 @@ from ..native.library import is_on_host, native, now
 from ..semirings.shipped import max_plus
 from ..steps.evaluate import Assignment
 from ..steps.labels import Labels
-from .bounds import Graph, Scores, Shapes, Tables, graph_of, is_closed
+from .bounds import Graph, Scores, Shapes, Tables, graph_of, is_closed, is_scored
 from .factors import Factors
 from .variables import Variable, as_floats
 
@@ -51,6 +51,8 @@ class Limits(NamedTuple):
     fair: float = 100
     candidates: float = 300_000_000
     work: float = 600_000_000
+    of_whole: float = MOST_BY_PLAN
+    at_once: float = MOST_AT_ONCE
 
 
 LIMITS = Limits()
@@ -64,14 +66,12 @@ class Solution(NamedTuple):
       lower: the score of the labels; -inf if none is possible, or none was found.
       upper: at least the best score.
       undecided: the variables of which several values may be best.
-      is_short: whether the search ended since an elimination of the whole takes less.
     """
 
     labels: np.ndarray
     lower: float
     upper: float
     undecided: Sequence[Variable]
-    is_short: bool
 
 
 def optimum_of(scores: Scores, limits: Limits = LIMITS) -> Solution:
@@ -79,7 +79,7 @@ def optimum_of(scores: Scores, limits: Limits = LIMITS) -> Solution:
     graph = scores.graph
     labels = np.zeros(len(graph.names), np.int32)
     undecided = np.zeros(len(graph.names), np.uint8)
-    found = np.zeros(4)
+    found = np.zeros(3)
     numbers, results = graph.numbers, [labels, undecided, found]
     asked = np.array(limits, np.float64)
     is_integral = int(scores.is_integral)
@@ -87,32 +87,41 @@ def optimum_of(scores: Scores, limits: Limits = LIMITS) -> Solution:
         "optimum",
         *(numbers, numbers.size, scores.addresses, is_integral, scores.least, asked, results),
     )
-    upper, lower, _, is_short = found.tolist()
+    upper, lower, _ = found.tolist()
     names = [graph.names[i] for i in np.flatnonzero(undecided)]
-    return Solution(
-        labels=labels, lower=lower, upper=upper, undecided=names, is_short=bool(is_short)
-    )
+    return Solution(labels, lower, upper, names)
 
 
 def told_of_search(net: Factors) -> str:
     """What is said of a network for which there is a search; "" of others."""
     if not _is_searched(net):
         return ""
-    ways = f"by a search with bounds, of at most {LIMITS.work:.0g} entries"
-    return f"value, best: {ways}, if the tables are concrete"
+    ways = f"by a search with bounds first, of at most {LIMITS.work:.0g} entries"
+    return f"value, best of concrete tables: {ways}"
 
 
 def is_eliminable(net: Factors) -> bool:
-    """Whether an elimination by the plan of a network that has a search ends in time, and in
-    memory.
+    """Whether an elimination by the plan of a network ends in time, and in memory. There is no plan
+    where the native library sees that none does.
     """
-    return _is_eliminable(graph_of(net.scopes, tuple(x.shape for x in net.tables)))
+    graph = graph_of(net.scopes, tuple(x.shape for x in net.tables))
+    if _cost(graph, MOST_BY_PLAN, MOST_AT_ONCE) == math.inf:
+        return False
+    try:
+        plan = net.plan()
+    except ShapeError:
+        return False
+    return plan.cost <= MOST_BY_PLAN and max(step.size for step in plan.plan.steps) <= MOST_AT_ONCE
 
 
 def _is_searched(net: Factors) -> bool:
     """Whether there is a search, if the tables are concrete."""
     is_plain = net.memory_limit is None and net.optimize == "auto" and not native().problem
-    return is_plain and _is_wide(net.scopes, tuple(x.shape for x in net.tables))
+    return (
+        is_plain
+        and _is_wide(net.scopes, tuple(x.shape for x in net.tables))
+        and all(map(is_scored, {x.dtype for x in net.tables}))
+    )
 
 
 def best_if_wide(net: Factors) -> Assignment | None:
@@ -128,14 +137,11 @@ def best_if_wide(net: Factors) -> Assignment | None:
     if not _is_searched(net) or not is_on_host(*net.tables):
         return None
     arrays = list(map(np.asarray, net.tables))
-    kinds = {x.dtype.kind for x in arrays}
-    if not kinds <= set("iuf"):
-        return None
-    if kinds != {"f"}:
+    if any(x.dtype.kind == "i" for x in arrays):
         arrays = list(map(as_floats, arrays))
     scores = Scores.of(Tables(net.scopes, arrays))
     if not (scores.entries < np.inf).all():
-        if _is_eliminable(scores.graph):
+        if is_eliminable(net):
             return None
         raise InvalidConfig(
             where="Network.best",
@@ -147,7 +153,7 @@ def best_if_wide(net: Factors) -> Assignment | None:
         value = jnp.asarray(in_dtype("Network.best", found.lower, np.dtype(net.tables[0].dtype)))
         labels = Labels(scores.graph.names, jnp.asarray(found.labels))
         return Assignment(value, labels, jnp.asarray(found.lower > -math.inf))
-    if found.is_short or _is_eliminable(scores.graph):
+    if is_eliminable(net):
         return None
     raise _unproved(found)
 
@@ -191,11 +197,6 @@ def _is_wide(scopes: tuple[tuple[Variable, ...], ...], shapes: Shapes) -> bool:
     entries = sum(map(math.prod, shapes))
     most = max(FEW, CANDIDATES_OF_AN_ENTRY * entries)
     return _cost(graph_of(scopes, shapes), most, most) == math.inf
-
-
-def _is_eliminable(graph: Graph) -> bool:
-    """Whether an elimination by the plan of the network ends in time, and in memory."""
-    return _cost(graph, MOST_BY_PLAN, MOST_AT_ONCE) < math.inf
 
 
 def _cost(graph: Graph, most: float, most_at_once: float) -> float:

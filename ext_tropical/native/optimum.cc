@@ -27,6 +27,9 @@ constexpr int kBatchesInChoice = 2;    // of a part in which some variable was c
 constexpr double kMany = 0.75;         // of the values: where fewer are left, the rest is left out at once
 constexpr double kWorthwhile = 0.15;   // of the gap: a batch that closes less is the last one
 constexpr double kPassesOfSweep = 12;  // entries that an elimination passes in the time of a double sweep, for each entry
+constexpr double kWorkOfCandidate = 0.05;  // a candidate of an elimination by a plan, in entries passed here
+constexpr double kWorthPlanning = 1e7;     // entries passed in the time that a plan takes to be made
+constexpr int64_t kLarge = 20000;          // entries of a part whose elimination is not looked at while something else is left to try
 constexpr int kDeepest = 200;          // parts of parts
 constexpr int kRounds = 30;            // of sets that may be persistent
 constexpr double kShareOfGap = 0.25;   // of its mean over the variables: where bound and score differ by more, a variable is uncertain
@@ -68,8 +71,6 @@ class Search {
     return solution;
   }
 
-  // Whether it ended since an elimination of the whole takes less.
-  bool prefers_elimination() const { return is_eliminable_ && is_over(); }
   double work() const { return work_; }
 
  private:
@@ -78,12 +79,10 @@ class Search {
   double limit(OptimumLimit which) const { return asked_.limits[which]; }
   bool is_over() const { return work_ > most_work_ || depth_ > kDeepest; }
 
-  // Takes no more work than an elimination of the whole.
+  // Takes no more time than an elimination of the whole, which is so much faster for each candidate.
   void limit_by_elimination(const Part& part) {
-    const double cost = cost_of_elimination(part, std::min(limit(kCandidates), limit(kWork)));
-    if (cost == kInf) return;
-    most_work_ = work_ + cost;
-    is_eliminable_ = true;
+    const double cost = cost_of_elimination(part, limit(kOfWhole), limit(kAtOnce));
+    if (cost < kInf) most_work_ = std::min(most_work_, work_ + kWorthPlanning + kWorkOfCandidate * cost);
   }
 
   Solution bounded(Part part, double cutoff, double most) {
@@ -130,14 +129,16 @@ class Search {
       solution.upper = known;
       return solution;
     }
-    const bool cheap = is_cheap(part);
-    if (is_whole && !cheap) limit_by_elimination(part);
+    const bool is_large = part.entries() > kLarge;
+    bool cheap = !is_large && is_cheap(part);
+    if (is_whole && !cheap && !is_large) limit_by_elimination(part);
     const double all = static_cast<double>(relaxed->uppers.size());
     if (!cheap && !part.labels.empty() && count_of(kept) > kMany * all && !is_over()) {
       const std::vector<char> stays = persistent(part, sweeps, solution.upper - known);
       for (int64_t v = 0; v < part.count(); ++v)
         if (stays[v]) kept[v] = {part.labels[v]};
     }
+    if (is_large && count_of(kept) == all) cheap = is_cheap(part);
     Solution found;
     if (count_of(kept) < all) {
       Subset rest = restricted(part, kept);
@@ -378,7 +379,7 @@ class Search {
   const OptimumAsked& asked_;
   double work_ = 0, most_work_;
   int depth_ = 0, choices_ = 0;
-  bool is_first_ = true, is_eliminable_ = false;
+  bool is_first_ = true;
   std::mt19937_64 random_{0};
 };
 
@@ -433,7 +434,6 @@ std::string run_optimum(const OptimumAsked& asked) {
   asked.numbers[kLower] = score;
   asked.numbers[kUpper] = found.is_found ? score + std::max(found.upper - found.score, 0.0) : found.upper;
   asked.numbers[kPassed] = search.work();
-  asked.numbers[kIsShort] = search.prefers_elimination();
   return "";
 }
 

@@ -28,14 +28,15 @@ enum OptimumLimit {
   kCheap,       // elimination of a part that is done at once, in double sweeps
   kFair,        // and one that is done before a choice
   kCandidates,  // of the elimination of a part, at most
-  kWork,        // entries that are passed, at most: about a nanosecond each
+  kWork,        // entries that are passed, at most: some nanoseconds each
+  kOfWhole,     // an elimination of the whole is preferred if its candidates are at most so many,
+  kAtOnce,      // and those of one variable of it so many
 };
 
 enum OptimumNumber {
   kUpper,
   kLower,    // the score of the labels
   kPassed,   // entries
-  kIsShort,  // 1 where the search ended since an elimination of the whole takes less
 };
 
 // Throws std::bad_alloc. Why there is no answer, or "".

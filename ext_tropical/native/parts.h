@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
-#include <map>
 #include <numeric>
 #include <queue>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -68,6 +68,14 @@ inline void normalise(Factor& factor, Part& part) {
   part.slack += kRounding * size;
 }
 
+struct HashOfVariables {
+  size_t operator()(const std::vector<int32_t>& variables) const {
+    size_t hash = variables.size();
+    for (int32_t v : variables) hash = hash * 1000003 + static_cast<size_t>(v);
+    return hash;
+  }
+};
+
 // Adds factors; those of the same variables become one.
 class Factors {
  public:
@@ -80,6 +88,7 @@ class Factors {
       return;
     }
     const int32_t next = static_cast<int32_t>(part_.factors.size());
+    if (factor.source >= 0 && factor.variables.size() > 1) return part_.factors.push_back(std::move(factor));  // one of another part, as it is
     int32_t& at = factor.variables.size() == 1 ? own_[factor.variables[0]] : places_.try_emplace(factor.variables, -1).first->second;
     if (at < 0) {
       at = next;
@@ -104,7 +113,7 @@ class Factors {
  private:
   Part& part_;
   std::vector<int32_t> own_;                           // the factor of each variable alone
-  std::map<std::vector<int32_t>, int32_t> places_;     // and of several
+  std::unordered_map<std::vector<int32_t>, int32_t, HashOfVariables> places_;  // and of several
 };
 
 // The entries of a factor at some values of its variables, as a factor of the variables that have several.
@@ -283,10 +292,15 @@ inline Subset gains(const Part& part, std::vector<char>& is_in) {
 
 // --- elimination ---
 
-// An order of elimination: the variable of the smallest table of candidates first.
+// An order of elimination.
 class Order {
  public:
-  explicit Order(const Part& part) : part_(part), near_(part.count()) {
+  enum class By {
+    kSize,   // the variable of the fewest candidates first
+    kFront,  // breadth first from a variable at the border, as a front that passes: the width of a grid is that of its front
+  };
+
+  explicit Order(const Part& part, By by = By::kSize) : part_(part), by_(by), near_(part.count()) {
     for (const Factor& f : part.factors)
       for (int32_t v : f.variables) near_[v].insert(near_[v].end(), f.variables.begin(), f.variables.end());
     for (int32_t v = 0; v < part.count(); ++v) {
@@ -294,20 +308,23 @@ class Order {
       near.push_back(v);
       std::sort(near.begin(), near.end());
       near.erase(std::unique(near.begin(), near.end()), near.end());
-      queue_.emplace(candidates(v), v);
+      if (by == By::kSize) queue_.emplace(candidates(v), v);
     }
+    if (by == By::kFront) go_through();
   }
 
   // The next variable, or -1 where its candidates are more than `most`.
   int32_t next(double most) {
-    while (!queue_.empty()) {
-      const auto [cost, v] = queue_.top();
-      if (near_[v].empty() || cost != candidates(v)) {
+    while (by_ == By::kSize ? !queue_.empty() : passed_ < sequence_.size()) {
+      const auto [cost, v] = by_ == By::kSize ? queue_.top() : std::pair(candidates(sequence_[passed_]), sequence_[passed_]);
+      const bool is_stale = near_[v].empty() || cost != candidates(v);
+      if (cost > most && !is_stale) return -1;
+      if (by_ == By::kSize) {
         queue_.pop();
-        continue;
+      } else {
+        ++passed_;
       }
-      if (cost > most) return -1;
-      queue_.pop();
+      if (is_stale) continue;
       cost_ = cost;
       const std::vector<int32_t> others = std::move(near_[v]);
       near_[v].clear();
@@ -317,7 +334,7 @@ class Order {
         std::set_union(near_[u].begin(), near_[u].end(), others.begin(), others.end(), std::back_inserter(both_));
         both_.erase(std::lower_bound(both_.begin(), both_.end(), v));
         near_[u].swap(both_);
-        queue_.emplace(candidates(u), u);
+        if (by_ == By::kSize) queue_.emplace(candidates(u), u);
       }
       return v;
     }
@@ -328,6 +345,31 @@ class Order {
   double cost() const { return cost_; }
 
  private:
+  // From the variable that is passed last where one begins anywhere.
+  void go_through() {
+    std::vector<char> is_seen;
+    for (int round = 0; round < 2; ++round) {
+      std::vector<int32_t> starts(sequence_.rbegin(), sequence_.rend());
+      if (round == 0) {
+        starts.resize(part_.count());
+        std::iota(starts.begin(), starts.end(), 0);
+      }
+      is_seen.assign(part_.count(), 0);
+      sequence_.clear();
+      for (int32_t start : starts) {
+        if (is_seen[start]) continue;
+        is_seen[start] = 1;
+        sequence_.push_back(start);
+        for (size_t h = sequence_.size() - 1; h < sequence_.size(); ++h)
+          for (int32_t u : near_[sequence_[h]]) {
+            if (is_seen[u]) continue;
+            is_seen[u] = 1;
+            sequence_.push_back(u);
+          }
+      }
+    }
+  }
+
   double candidates(int32_t v) const {
     double count = 1;
     for (int32_t u : near_[v]) count *= static_cast<double>(part_.sizes[u]);
@@ -335,6 +377,9 @@ class Order {
   }
 
   const Part& part_;
+  const By by_;
+  std::vector<int32_t> sequence_;
+  size_t passed_ = 0;
   std::vector<std::vector<int32_t>> near_;  // the variables in a table with each, itself among them, rising; none where it is eliminated
   std::vector<int32_t> both_;
   std::priority_queue<std::pair<double, int32_t>, std::vector<std::pair<double, int32_t>>, std::greater<>> queue_;
@@ -342,8 +387,8 @@ class Order {
 };
 
 // The candidates of an elimination of all variables; inf where they are more than `most`, or those of one variable more than `most_at_once`.
-inline double cost_of_elimination(const Part& part, double most, double most_at_once = kInf) {
-  Order order(part);
+inline double cost_of_elimination(const Part& part, Order::By by, double most, double most_at_once = kInf) {
+  Order order(part, by);
   double all = 0;
   for (int64_t i = 0; i < part.count(); ++i) {
     if (order.next(std::min(most, most_at_once)) < 0) return kInf;
@@ -351,6 +396,12 @@ inline double cost_of_elimination(const Part& part, double most, double most_at_
     if (all > most) return kInf;
   }
   return all;
+}
+
+// By the cheaper order.
+inline double cost_of_elimination(const Part& part, double most, double most_at_once = kInf) {
+  const double by_size = cost_of_elimination(part, Order::By::kSize, most, most_at_once);
+  return std::min(by_size, cost_of_elimination(part, Order::By::kFront, std::min(most, by_size), most_at_once));
 }
 
 // A variable that is gone: its best value for each assignment of others.
@@ -508,7 +559,10 @@ inline Eliminated eliminated(Part part, double most) {
   for (size_t f = 0; f < part.factors.size(); ++f)
     for (int32_t v : part.factors[f].variables) held[v].push_back(static_cast<int32_t>(f));
   std::vector<char> is_gone(part.count());
-  Order order(part);
+  const bool is_whole = most == kInf;
+  const double by_size = is_whole ? cost_of_elimination(part, Order::By::kSize, kInf) : 0;
+  const bool is_front = is_whole && cost_of_elimination(part, Order::By::kFront, by_size) < by_size;
+  Order order(part, is_front ? Order::By::kFront : Order::By::kSize);
   for (int32_t v = order.next(most); v >= 0; v = order.next(most)) {
     std::vector<const Factor*> from;
     for (int32_t f : held[v]) from.push_back(&part.factors[f]);

@@ -134,6 +134,37 @@ def test_a_random_field_is_left_to_elimination():
     assert float(net.best().value) == pytest.approx(float(net.contracted(max_plus)), rel=1e-5)
 
 
+@pytest.mark.parametrize("size", [18, 20])
+def test_spins_are_left_to_elimination(size):
+    """Their bounds are far off, and elimination takes less than a second."""
+    rng = np.random.default_rng(0)
+    places = np.arange(size * size).reshape(size, size)
+    pairs = [*zip(places[:-1].flat, places[1:].flat, strict=True)]
+    pairs += zip(places[:, :-1].flat, places[:, 1:].flat, strict=True)
+    factors = [((int(i), int(j)), np.sign(rng.normal()) * np.eye(2)) for i, j in pairs]
+    net = Network.from_factors(factors)
+    assert float(net.best().value) == float(net.best(1).value[0])
+    assert "other questions" not in str(net)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
+def test_tables_that_elimination_refuses_are_not_searched(dtype):
+    tables = [np.zeros(np.shape(x), dtype) for x in grid(14).tables]
+    net = grid(14).like(grid(14).scopes, tables)
+    for ask in (net.best, net.bounds):
+        with pytest.raises(DTypeError):
+            ask()
+    assert "search" not in str(net)
+
+
+def test_bfloat16_is_searched():
+    net = grid(14)
+    tables = [jnp.asarray(x, jnp.bfloat16) for x in net.tables]
+    best = net.like(net.scopes, tables).best()
+    assert best.value.dtype == jnp.bfloat16
+    assert float(best.value) == pytest.approx(float(net.best().value), rel=0.02)
+
+
 def test_what_is_not_proved_is_an_error_with_both_ends():
     rng = np.random.default_rng(0)
     pair = np.array([[1.0, -1.0], [-1.0, 1.0]])
@@ -167,13 +198,21 @@ def test_transforms_take_elimination():
 
 def test_a_network_says_which_way_its_questions_take():
     first, second, third = str(grid(60)).splitlines()
-    assert first.startswith("Network(")
-    assert second.startswith("value, best: by a search with bounds, of at most 6e+08 entries")
+    assert first.endswith("tables of 3600 variables with 2 values, 10^1083.7 assignments")
+    assert (
+        second
+        == "value, best of concrete tables: by a search with bounds first, of at most 6e+08 entries"
+    )
     assert third.startswith("other questions: too wide, since elimination would compare more than")
     searched = str(grid(14)).splitlines()
     assert searched[1].startswith("value, best, log_partition: ")
     assert searched[-1] == second
     assert "search" not in str(grid(5))
+    limited = Network.from_factors({("a", "b"): np.zeros((2, 2))}, memory_limit=10**9)
+    assert "search" not in str(limited)
+    wide = grid(60)
+    other = Network(wide.equation, *wide.tables, optimize="greedy")
+    assert "Network.plan: given a step with a result of" in str(other)
 
 
 @pytest.mark.parametrize(("scale", "constant"), [(1e-9, 0.0), (1e-30, 0.0), (1.0, 1e9)])
