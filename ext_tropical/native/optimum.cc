@@ -28,7 +28,7 @@ constexpr double kMany = 0.75;         // of the values: where fewer are left, t
 constexpr double kWorthwhile = 0.15;   // of the gap: a batch that closes less is the last one
 constexpr double kPassesOfSweep = 12;  // entries that an elimination passes in the time of a double sweep, for each entry
 constexpr double kWorkOfCandidate = 0.05;  // a candidate of an elimination by a plan, in entries passed here
-constexpr double kWorthPlanning = 1e7;     // entries passed in the time that a plan takes to be made
+constexpr double kWorthPlanning = 5e6;     // entries passed in the time that a plan takes to be made
 constexpr int64_t kLarge = 20000;          // entries of a part whose elimination is not looked at while something else is left to try
 constexpr int kDeepest = 200;          // parts of parts
 constexpr int kRounds = 30;            // of sets that may be persistent
@@ -46,7 +46,13 @@ using Values = std::vector<std::vector<int32_t>>;  // of each variable
 
 class Search {
  public:
-  explicit Search(const OptimumAsked& asked) : asked_(asked), most_work_(asked.limits[kWork]) {}
+  Search(const OptimumAsked& asked, const Part& whole) : asked_(asked), most_work_(asked.limits[kWork]) {
+    whole_.sizes = whole.sizes;
+    for (const Factor& f : whole.factors) {
+      whole_.factors.emplace_back();
+      whole_.factors.back().variables = f.variables;
+    }
+  }
 
   // The best assignment of a part, if it is better than `cutoff`. Variables of at most `most` candidates are eliminated before the first sweeps.
   Solution solve(Part part, double cutoff, double most) {
@@ -80,8 +86,8 @@ class Search {
   bool is_over() const { return work_ > most_work_ || depth_ > kDeepest; }
 
   // Takes no more time than an elimination of the whole, which is so much faster for each candidate.
-  void limit_by_elimination(const Part& part) {
-    const double cost = cost_of_elimination(part, limit(kOfWhole), limit(kAtOnce));
+  void limit_by_elimination() {
+    const double cost = cost_of_elimination(whole_, limit(kOfWhole), limit(kAtOnce));
     if (cost < kInf) most_work_ = std::min(most_work_, work_ + kWorthPlanning + kWorkOfCandidate * cost);
   }
 
@@ -131,7 +137,7 @@ class Search {
     }
     const bool is_large = part.entries() > kLarge;
     bool cheap = !is_large && is_cheap(part);
-    if (is_whole && !cheap && !is_large) limit_by_elimination(part);
+    if (is_whole && !cheap && !is_large) limit_by_elimination();
     const double all = static_cast<double>(relaxed->uppers.size());
     if (!cheap && !part.labels.empty() && count_of(kept) > kMany * all && !is_over()) {
       const std::vector<char> stays = persistent(part, sweeps, solution.upper - known);
@@ -377,6 +383,7 @@ class Search {
   }
 
   const OptimumAsked& asked_;
+  Part whole_;  // its variables
   double work_ = 0, most_work_;
   int depth_ = 0, choices_ = 0;
   bool is_first_ = true;
@@ -417,7 +424,7 @@ std::string run_optimum(const OptimumAsked& asked) {
   }
   Subset whole = restricted(raw, all);
   std::vector<int32_t> labels(graph.count());
-  Search search(asked);
+  Search search(asked, whole.part);
   Solution found;
   std::fill_n(asked.undecided, graph.count(), 0);
   if (!whole.part.is_impossible) {
