@@ -19,14 +19,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import BackendFailure, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 from tenferro_jax.shapes import as_real, is_traced, shown
 
-from ..arguments import one_dtype
+from ..arguments import one_dtype, widened
 from ..native.library import native
+from ..networks.walk import NetworkEntries
 from ..semirings.shipped import max_plus
 from ..steps.evaluate import Assignment
 from ..steps.labels import Labels
@@ -172,13 +174,19 @@ class Toulbar2Best(ExtensionOp):
         outputs: Sequence[jax.Array],
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
-        """The sum of the tangents of the entries that the labels select."""
-        _, labels = outputs
-        total = jnp.zeros((), outputs[0].dtype)
-        for scope, tangent in zip(self.scopes, tangents, strict=True):
-            if tangent is not None:
-                total += tangent[tuple(labels[i] for i in scope)]
-        return total, None
+        """The sum of the tangents of the entries that the labels select, by one op for all."""
+        value, labels = outputs
+        letters = [get_symbol(i) for i in range(self.variable_count)]
+        sizes: dict[str, int] = {}
+        for scope, table in zip(self.scopes, primals, strict=True):
+            sizes.update(zip([letters[i] for i in scope], table.shape, strict=True))
+        active = [i for i, t in enumerate(tangents) if t is not None]
+        terms = ["".join(letters[j] for j in self.scopes[i]) for i in active]
+        entries = NetworkEntries(",".join(terms), "", tuple(sizes.items()), is_sum=True)
+        by_letter = sorted(range(len(letters)), key=letters.__getitem__)
+        moved = [widened(t) for t in tangents if t is not None]
+        (out,) = apply(entries, labels[np.array(by_letter, int)], *moved)
+        return out.astype(value.dtype), None
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Variables of two values."""
