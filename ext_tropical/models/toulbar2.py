@@ -181,7 +181,7 @@ class Toulbar2Best(ExtensionOp):
         for scope, table in zip(self.scopes, primals, strict=True):
             sizes.update(zip([letters[i] for i in scope], table.shape, strict=True))
         active = [i for i, t in enumerate(tangents) if t is not None]
-        terms = ["".join(letters[j] for j in self.scopes[i]) for i in active]
+        terms = ["".join(map(letters.__getitem__, self.scopes[i])) for i in active]
         entries = NetworkEntries(",".join(terms), "", tuple(sizes.items()), is_sum=True)
         by_letter = sorted(range(len(letters)), key=letters.__getitem__)
         moved = [widened(t) for t in tangents if t is not None]
