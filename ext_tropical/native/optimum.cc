@@ -236,7 +236,7 @@ class Search {
     return found;
   }
 
-  bool is_cheap(const Part& part) const { return cost_of_elimination(part, limit(kCheap) * passes(part)) < kInf; }
+  bool is_cheap(const Part& part) const { return cost_of_elimination(part, std::min(limit(kCandidates), limit(kCheap) * passes(part))) < kInf; }
 
   // The entries that an elimination passes in the time of a double sweep.
   static double passes(const Part& part) { return kPassesOfSweep * static_cast<double>(part.entries()); }
