@@ -1,6 +1,8 @@
 """The best assignment of networks that elimination cannot answer, and its proof."""
 
 import math
+import pathlib
+import re
 import time
 
 import jax
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import ext_tropical.native
 from ext_tropical import Network, max_plus
 from ext_tropical.models.bounds import Scores, Tables, is_closed
 from ext_tropical.models.optimum import Limits, optimum_of
@@ -26,6 +29,13 @@ SEARCHES = {
     "larger tables, then choices": Limits(first=1, last=64, cheap=0, fair=0, candidates=0),
 }
 """A small network is eliminated at once, unless that is forbidden."""
+
+
+def test_limits_are_those_of_the_header_in_its_order():
+    header = pathlib.Path(ext_tropical.native.__file__).with_name("optimum.h").read_text()
+    (members,) = re.findall(r"enum OptimumLimit \{(.*?)\};", header, re.DOTALL)
+    names = [name.lower() for name in re.findall(r"^ *k(\w+),", members, re.MULTILINE)]
+    assert names == [field.replace("_", "") for field in Limits._fields]
 
 
 def scores_of(net: Network) -> Scores:
