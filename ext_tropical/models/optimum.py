@@ -13,7 +13,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, counted, shortened
+from tenferro_jax.errors import (
+    DTypeError,
+    InvalidConfig,
+    ShapeError,
+    TenferroError,
+    counted,
+    shortened,
+)
 
 from ..native.library import is_on_host, native, now
 from ..semirings.shipped import max_plus
@@ -31,6 +38,9 @@ CANDIDATES_OF_AN_ENTRY = 100
 
 MOST_BY_PLAN = 100_000_000_000
 """Candidates of an elimination by the plan of the whole network, which is tried in the end."""
+
+EXACT = 2.0**53
+"""Integers below this are exact in float64."""
 
 MOST_AT_ONCE = 500_000_000
 """Of one variable of it: these and a table of half as many numbers are in memory."""
@@ -111,7 +121,8 @@ def is_eliminable(net: Factors) -> bool:
         plan = net.plan()
     except ShapeError:
         return False
-    return plan.cost <= MOST_BY_PLAN and max(step.size for step in plan.plan.steps) <= MOST_AT_ONCE
+    largest = max((step.size for step in plan.plan.steps), default=1)
+    return plan.cost <= MOST_BY_PLAN and largest <= MOST_AT_ONCE
 
 
 def _is_searched(net: Factors) -> bool:
@@ -132,22 +143,19 @@ def best_if_wide(net: Factors) -> Assignment | None:
     Raises:
       ShapeError: neither answers.
       InvalidConfig: NaN or inf, and too wide for elimination.
-      DTypeError: integers that do not hold the score.
+      DTypeError: integers that do not hold the score, or whose sums are not exact.
     """
     if not _is_searched(net) or not is_on_host(*net.tables):
         return None
     arrays = list(map(np.asarray, net.tables))
-    if any(x.dtype.kind == "i" for x in arrays):
+    has_integers = any(x.dtype.kind == "i" for x in arrays)
+    if has_integers:
         arrays = list(map(as_floats, arrays))
     scores = Scores.of(Tables(net.scopes, arrays))
-    if not (scores.entries < np.inf).all():
+    if refusal := _refusal(scores, has_integers):
         if is_eliminable(net):
             return None
-        raise InvalidConfig(
-            where="Network.best",
-            given="NaN or inf among the scores of a network too wide for elimination",
-            needed="numbers below inf",
-        )
+        raise refusal
     found = optimum_of(scores)
     if is_closed(found.lower, found.upper, scores.least):
         value = jnp.asarray(in_dtype("Network.best", found.lower, np.dtype(net.tables[0].dtype)))
@@ -156,6 +164,28 @@ def best_if_wide(net: Factors) -> Assignment | None:
     if is_eliminable(net):
         return None
     raise _unproved(found)
+
+
+def _refusal(scores: Scores, has_integers: bool) -> TenferroError | None:
+    """Why there is no search for these scores."""
+    if not (scores.entries < np.inf).all():
+        return InvalidConfig(
+            where="Network.best",
+            given="NaN or inf among the scores of a network too wide for elimination",
+            needed="numbers below inf",
+        )
+    largest = np.abs(
+        scores.entries, where=scores.entries > -np.inf, out=np.zeros_like(scores.entries)
+    )
+    most = float(np.maximum.reduceat(largest, scores.graph.starts).sum())
+    if has_integers and most >= EXACT:
+        return DTypeError(
+            where="Network.best",
+            given=f"integers whose sums may be {most:.3g}, in a network too wide for elimination",
+            needed="sums below 2**53, which are exact",
+            fix="Convert the tables to float64.",
+        )
+    return None
 
 
 def in_dtype(where: str, score: float, dtype: np.dtype) -> np.ndarray:

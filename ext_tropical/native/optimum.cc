@@ -139,6 +139,7 @@ class Search {
     bool cheap = !is_large && is_cheap(part);
     if (is_whole && !cheap && !is_large) limit_by_elimination();
     const double all = static_cast<double>(relaxed->uppers.size());
+    const double slack = part.slack;
     if (!cheap && !part.labels.empty() && count_of(kept) > kMany * all && !is_over()) {
       const std::vector<char> stays = persistent(part, sweeps, solution.upper - known);
       for (int64_t v = 0; v < part.count(); ++v)
@@ -146,6 +147,7 @@ class Search {
     }
     if (is_large && count_of(kept) == all) cheap = is_cheap(part);
     Solution found;
+    const double missed = known + (part.slack - slack);  // what is better by more is still there, with the persistent labels
     if (count_of(kept) < all) {
       Subset rest = restricted(part, kept);
       relaxed.reset();
@@ -161,7 +163,7 @@ class Search {
       relaxed.reset();
       found = solve(std::move(part), known, most * kLimitGrows);
     }
-    solution.upper = std::min(solution.upper, std::max(found.upper, known));
+    solution.upper = std::min(solution.upper, std::max(found.upper, missed));
     if (!found.is_found) return solution;
     solution.is_found = true;
     solution.score = found.score;
@@ -446,7 +448,7 @@ std::string run_optimum(const OptimumAsked& asked) {
 
 std::string run_cost(const int64_t* graph, int64_t length, double most, double most_at_once, double* result) {
   const int64_t *at = graph, *end = graph + length;
-  if (length < 2 || end - at - 2 < graph[0]) return "a graph that is cut off";
+  if (length < 2 || graph[0] < 0 || end - at - 2 < graph[0]) return "a graph that is cut off";
   Part part;
   const int64_t variables = *at++, tables = *at++;
   part.sizes.assign(at, at + variables);

@@ -7,9 +7,9 @@ namespace tropical {
 
 // A graph and tables as in bounds.h.
 //
-// Bounds tell which values no better assignment has. They are left out, variables of few neighbours are eliminated, and what is left falls into
-// parts. A part for which that gains nothing is eliminated, if that is cheap; else a variable that decides much takes one of its values after
-// the other.
+// Bounds tell which values no better assignment has: they are left out. Persistent variables, whose known labels are best whatever the others
+// are, keep these. Variables of few neighbours are eliminated, and what is left falls into parts. A part for which that gains nothing is
+// eliminated, if that is cheap; else a variable that decides much takes one of its values after the other.
 struct OptimumAsked {
   const int64_t* graph;
   int64_t length;

@@ -259,10 +259,10 @@ inline Subset gains(const Part& part, std::vector<char>& is_in) {
           index[k] = 0;
         }
       }
-      if (!is_safe) {
+      if (!is_safe) {  // the others are looked at first, so that few rounds do
         for (int32_t v : gain.variables) is_in[v] = 0;
         changed = true;
-        break;
+        continue;
       }
       if (gain.variables.size() == f.variables.size()) {
         gain.messages = f.messages;

@@ -281,6 +281,27 @@ def test_integers_that_do_not_hold_the_best_score_of_a_wide_network():
         net.like(net.scopes, tables).best()
 
 
+def with_large_integers(net: Network) -> Network:
+    """Its scores, some of them beyond what float64 has exactly."""
+    tables = [np.rint(10 * np.asarray(x)).astype(np.int64) for x in net.tables]
+    tables[0] += 2**55
+    return net.like(net.scopes, list(map(jnp.asarray, tables)))
+
+
+def test_integers_whose_sums_are_not_exact_are_not_searched():
+    with jax.enable_x64(True), pytest.raises(DTypeError, match="whose sums may be"):
+        with_large_integers(grid(40)).best()
+
+
+@pytest.mark.slow
+def test_elimination_has_integers_whose_sums_are_not_exact():
+    net = grid(14)
+    small = net.like(net.scopes, [np.rint(10 * np.asarray(x)) for x in net.tables])
+    with jax.enable_x64(True):
+        found = with_large_integers(net).best()
+        assert int(found.value) == 2**55 + int(small.best().value)
+
+
 def test_parts_of_integers_are_each_proved_by_a_gap_below_one():
     """Together their gaps may be above one."""
     rng = np.random.default_rng(0)
