@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "one_line": (),
     "log_sum_exp": (),
     "networks": (),
+    "wide_networks": (),
     "questions": (),
     "alignments": (),
     "chains": (),

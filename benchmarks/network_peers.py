@@ -9,9 +9,10 @@ import importlib
 import itertools
 import math
 import signal
+import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -201,18 +202,31 @@ def toulbar2() -> Any:
         return None
 
 
-def solved(equation: str, tables: Tables, seconds: int) -> float | None:
-    """The best total by toulbar2; None if it is not there or did not prove one in so many
-    seconds.
-    """
+class Searched(NamedTuple):
+    """The best total, and the seconds of the search, without those of building its problem."""
+
+    total: float
+    seconds: float
+
+
+def timed_search(equation: str, tables: Tables, seconds: int) -> Searched | None:
+    """A search by toulbar2; None if it is not there or proved nothing in so many seconds."""
     if toulbar2() is None:
         return None
     problem = _problem(equation, tables, sum(float(np.ptp(x)) for x in tables) + 1)
+    start = time.perf_counter()
     answer = problem.Solve(timeLimit=seconds)
+    took = time.perf_counter() - start
     _stop_clocks()
     if not answer or answer[1] - problem.GetDDualBound() > 1e-4:
         return None
-    return _most(tables) - answer[1]
+    return Searched(_most(tables) - answer[1], took)
+
+
+def solved(equation: str, tables: Tables, seconds: int) -> float | None:
+    """The best total by such a search."""
+    found = timed_search(equation, tables, seconds)
+    return found and found.total
 
 
 def listed(equation: str, tables: Tables, least: float) -> list[tuple[float, tuple[int, ...]]]:

@@ -26,6 +26,7 @@ from benchmarks import (
     training_step,
     tropical,
     tropical_gpu,
+    wide_networks,
 )
 from benchmarks.__main__ import BENCHMARKS, FOLDER, RESULTS
 
@@ -89,6 +90,13 @@ SMALL = {  # what runs at toy size, the times in what it returns, and words that
         "on one thread",
     ),
 }
+
+
+def test_wide_networks(capsys):
+    rows = wide_networks.main([12], repeats=1)
+    assert all(row.proved and min(row.first, row.later) > 0 for row in rows)
+    assert rows[0].elimination is not None
+    assert "toulbar2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("module", SMALL, ids=lambda module: module.__name__)
