@@ -9,9 +9,9 @@ Every function that a user calls is here. By subject:
 - sequences: `Chain`, `viterbi`, `ctc_loss`, `align`
 - graphs: `shortest_paths`, `k_shortest_paths`, `count_shortest_paths`, `EdgeGraph`, `closure`,
   `segment_max`, `segment_min`
-- semirings: `max_plus`, `min_plus`, `max_mul`, `min_max`, `or_and`, `log_sum_exp`; `Semiring`,
-  `SelectiveSemiring`, `register_semiring`, `broken_laws`; the scalars `MaxPlus`, `MinPlus`,
-  `MaxMul`
+- semirings: `max_plus`, `min_plus`, `max_mul`, `min_max`, `or_and`, `log_sum_exp`,
+  `sum_product`; `Semiring`, `SelectiveSemiring`, `register_semiring`, `broken_laws`; the scalars
+  `MaxPlus`, `MinPlus`, `MaxMul`
 - for authors of graphs: `TropicalEinsum`, `register`
 
 What these return, and functions that few need, are in the rooms: `ext_tropical.einsums`, `.models`,
@@ -37,7 +37,15 @@ from .semirings.laws import broken_laws
 from .semirings.registered import register_semiring
 from .semirings.scalar import MaxMul, MaxPlus, MinPlus
 from .semirings.semiring import SelectiveSemiring, Semiring
-from .semirings.shipped import log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
+from .semirings.shipped import (
+    log_sum_exp,
+    max_mul,
+    max_plus,
+    min_max,
+    min_plus,
+    or_and,
+    sum_product,
+)
 from .sequences.alignments import align
 from .sequences.chain import Chain, viterbi
 from .sequences.ctc import ctc_loss
@@ -73,6 +81,7 @@ __all__ = [
     "segment_max",
     "segment_min",
     "shortest_paths",
+    "sum_product",
     "tropical_dot_general",
     "tropical_einsum",
     "tropical_einsum_with_argmax",

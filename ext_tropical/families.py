@@ -12,6 +12,7 @@ from .networks.bound import NetworkBound, TablesDot
 from .networks.former import Rows
 from .networks.log_derivatives import NetworkCurvature, NetworkShares
 from .networks.many import NetworkBest, NetworkSamples
+from .networks.sums import NetworkSum, NetworkSumDerivative
 from .networks.value import TropicalNetwork
 from .networks.walk import NetworkEntries
 from .semirings.registered import SemiringKey
@@ -58,6 +59,8 @@ def register() -> None:
         TablesDot("a", (("a", 1),)),
         NetworkShares(1.0, "a->|0:", (0,)),
         NetworkCurvature(1.0, "a->|0:", (0,)),
+        NetworkSum("a->|0:"),
+        NetworkSumDerivative("a->|0:", (0,)),
         Rows(1),
         Alignment(semiring, False, False, False),
         AlignmentCounts(1.0, False, False, False),

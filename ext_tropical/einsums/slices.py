@@ -20,11 +20,11 @@ from tenferro_jax.errors import shortened
 from tenferro_jax.extension.transforms import on_automatic_axes
 from tenferro_jax.plans.interpreter import without_repeated_axes
 
-from ..arguments import widened
+from ..arguments import widened, work_dtype
 from ..networks.plan_rows import contracted
 from ..networks.value import solved
 from ..semirings.semiring import SelectiveSemiring, Semiring
-from ..semirings.shipped import LogSumExp, max_plus
+from ..semirings.shipped import LogSumExp, SumProduct, max_plus
 from ..steps.evaluate import Mode, Winners
 from ..steps.sum_einsum import no_derivative
 from .devices import Spread, sum_of_slices
@@ -54,6 +54,8 @@ def whole(
     log_sum_exp it is the sum of the slices' derivatives, each by its share, which the rounded value
     does not tell.
     """
+    if isinstance(mode.semiring, SumProduct):
+        return _sum(plan, mode, spread, operands), {}
 
     @jax.custom_jvp
     def run(*operands: jax.Array) -> State:
@@ -176,6 +178,22 @@ def _shared_tangent(
 
     result = jax.ShapeDtypeStruct(largest.shape, largest.dtype)
     return sum_of_slices(plan, spread, block, result, largest, *operands, *tangents)
+
+
+def _sum(
+    plan: SlicedPlan, mode: Mode, spread: Spread | None, operands: Sequence[jax.Array]
+) -> jax.Array:
+    """Ordinary sums: the sum of the slices, which is differentiated slice by slice."""
+    terms, sizes = plan.plan.terms, dict(plan.whole)
+
+    def block(start: Mapping[str, jax.Array], *arrays: jax.Array) -> jax.Array:
+        return widened(solved(plan.plan, plan.parts(terms, arrays, start), mode)[0])
+
+    shape = tuple(sizes[label] for label in plan.output)
+    arrays = without_repeated_axes(operands, terms, sizes)
+    dtype = operands[0].dtype
+    result = jax.ShapeDtypeStruct(shape, work_dtype(dtype))
+    return sum_of_slices(plan, spread, block, result, *arrays).astype(dtype)
 
 
 def beginning(

@@ -7,6 +7,8 @@
     `uai`: files.
 `answers`
     Questions that need more than one einsum: samples, the k best, shares.
+`factor_sums`
+    Sums of products of the tables as they are, and their logs.
 `counts`
     Exact numbers of assignments, in NumPy.
 `bounds`, `optimum`
@@ -22,6 +24,7 @@
 
 from .bounds import Bounds
 from .certificate import certificate_problem
+from .factor_sums import SignAndLog
 from .network import Network
 
-__all__ = ["Bounds", "Network", "certificate_problem"]
+__all__ = ["Bounds", "Network", "SignAndLog", "certificate_problem"]

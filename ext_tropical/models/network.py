@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import DTypeError, InvalidConfig
+from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import apply
 
 from ..arguments import are_numbers, require_key, require_shape, require_size, widened, work_dtype
@@ -28,7 +28,8 @@ from .answers import best_ways, plan_of_one_op, samples, shares
 from .bounds import Bounds, bounds_of
 from .chain_form import chain_form
 from .counts import counted, counted_by
-from .factors import Factors, asked
+from .factor_sums import Products
+from .factors import asked
 from .optimum import TOO_WIDE, best_if_wide, is_eliminable, told_of_search
 from .relative import from_best, without_shared
 from .toulbar2 import best_by_toulbar2, require_toulbar2
@@ -54,7 +55,7 @@ def _zero_where_impossible(table: np.ndarray | jax.Array) -> np.ndarray | jax.Ar
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class Network(Factors):
+class Network(Products):
     """A graphical model: variables with finitely many values, and tables of scores over some of
     them. The score of an assignment, a value for each variable, is the sum of the entries that it
     selects; its probability at temperature T is proportional to exp(score / T).
@@ -221,7 +222,7 @@ class Network(Factors):
                 return wide
             found = self.answered(best_assignment)
             return found._replace(labels=self._named(found.labels))
-        dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
+        dtype, k = self.floating("best"), require_size("Network.best, k", k, 1)
         sizes = self.variables.values()
         if are_numbers(self.tables):
             k = min(k, math.prod(sizes))
@@ -319,7 +320,7 @@ class Network(Factors):
           [[0.  0.5]
            [0.5 0. ]]
         """
-        dtype = self._floating("upper_bound")
+        dtype = self.floating("upper_bound")
         sweeps = require_size("Network.upper_bound, sweeps", sweeps, 1)
         op = NetworkBound(self.equation.removesuffix("->"), sweeps)
         (found,) = apply(op, *map(widened, self.tables))
@@ -453,7 +454,7 @@ class Network(Factors):
           >>> print(Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).marginals()["a"].round(4))
           [0.6667 0.3333]
         """
-        dtype, semiring = self._floating("marginals"), self._semiring(temperature)
+        dtype, semiring = self.floating("marginals"), self._semiring(temperature)
         if form := chain_form(self, semiring.temperature):
             posterior = form.chain(temperature).marginals()
             if is_finite(posterior.log_partition):
@@ -489,7 +490,7 @@ class Network(Factors):
           >>> float(Network("ab->", [[0.0, 0.0], [0.0, 0.0]]).entropy())  # log 4
           1.3862943649291992
         """
-        dtype, semiring = self._floating("entropy"), self._semiring(temperature)
+        dtype, semiring = self.floating("entropy"), self._semiring(temperature)
         form = chain_form(self, semiring.temperature)
         if form and (entropy := form.entropy(temperature)) is not None:
             return entropy
@@ -539,7 +540,7 @@ class Network(Factors):
           >>> print(drawn["a"].mean().round(1))  # 1 / (1 + exp(-1)) = 0.731
           0.7
         """
-        self._floating("sample")
+        self.floating("sample")
         semiring = self._semiring(temperature)
         require_key("Network.sample", key)
         shape = require_shape("Network.sample, shape", shape)
@@ -585,14 +586,3 @@ class Network(Factors):
         with jax.enable_x64(True):
             tables = [as_floats(np.asarray(x)) for x in self.tables]
             return self.like(self.scopes, tables).best(k)
-
-    def _floating(self, question: str) -> Any:
-        """The dtype of the tables; refuses integers."""
-        dtypes = {x.dtype for x in self.tables}
-        if not all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
-            raise DTypeError(
-                where=f"Network.{question}",
-                given=f"tables of {', '.join(sorted(map(str, dtypes)))}",
-                needed="tables of one floating dtype",
-            )
-        return dtypes.pop()

@@ -11,5 +11,5 @@ namespace {
 #include "alignments.inc"
 #include "chains.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, strip, strip_back, chain}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, lane_sums, magnitudes, strip, strip_back, chain}; }
 }  // namespace tropical

@@ -23,6 +23,12 @@ enum class Question : int64_t {
   kBest = 9,           // tables -> values, assignments; the k best values in order
   kLogBend = 10,       // tables, active, active -> value; the tangent along the others of that of kLogTangent
   kLogCurvature = 11,  // tables, value, active -> active; the tangents of the results of kLogCotangent
+  // Ordinary sums, which are linear in each table. Exponents are int32, of the value's shape: what is written is multiplied by 2 to their
+  // negatives. `actives` are any number of tangents of all active tables; along all of these the value is differentiated.
+  kSum = 12,            // tables -> value
+  kScaledSum = 13,      // tables -> value, exponents; of entries in [1/2, 1)
+  kSumTangent = 14,     // tables, exponents, actives -> value
+  kSumCotangent = 15,   // tables, exponents, value, actives -> active; the derivative by the active tables of what kSumTangent sums
 };
 
 struct Buffer {
@@ -30,9 +36,10 @@ struct Buffer {
   int64_t count;  // entries
 };
 
-// A plan as integers: counts of labels, operands, steps, contracted labels, active operands, and the rank of the value; the sizes of the
-// labels; the value's labels; the contracted ones; the active operands; for each operand rank and labels; for each step both operands
-// (-1: there is no second one), rank and labels of the result. Values are numbered, first the operands, then the results of the steps.
+// A plan as integers: counts of labels, operands, steps, contracted labels, active operands, the rank of the value, and how many of its first
+// labels are lanes (-1: those that half of the operands have); the sizes of the labels; the value's labels; the contracted ones; the active
+// operands; for each operand rank and labels; for each step both operands (-1: there is no second one), rank and labels of the result. Values
+// are numbered, first the operands, then the results of the steps.
 struct Ask {
   const int64_t* plan;
   int64_t length;

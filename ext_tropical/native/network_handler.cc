@@ -24,8 +24,13 @@ ffi::DataType data_type(Type type) {
   return ffi::DataType::INVALID;
 }
 
-// Labels are int32, everything else is of the tables' type.
-bool is_labels(const Ask& ask, bool is_result, size_t i) {
+// Labels and exponents are int32, everything else is of the tables' type.
+bool is_int32(const Ask& ask, bool is_result, size_t i) {
+  constexpr int64_t tables = 1;  // where a plan has their number
+  if (ask.question >= Question::kSum) {
+    if (is_result) return ask.question == Question::kScaledSum && i == 1;
+    return ask.question >= Question::kSumTangent && ask.length > tables && static_cast<int64_t>(i) == ask.plan[tables];
+  }
   if (is_result && i == 1) return ask.question == Question::kLabels || ask.question == Question::kBest;
   return is_result ? ask.question == Question::kSamples : ask.question >= Question::kTotal && ask.question <= Question::kAddEntries && i == 0;
 }
@@ -36,12 +41,12 @@ ffi::Error network(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::Remaini
   const ffi::DataType wanted = data_type(ask.type);
   for (size_t i = 0; i < inputs.size(); ++i) {
     auto x = inputs.get<ffi::AnyBuffer>(i);
-    if (!x || x->element_type() != (is_labels(ask, false, i) ? ffi::DataType::S32 : wanted)) return invalid("network: an operand of another type");
+    if (!x || x->element_type() != (is_int32(ask, false, i) ? ffi::DataType::S32 : wanted)) return invalid("network: an operand of another type");
     ask.inputs.push_back({x->untyped_data(), static_cast<int64_t>(x->element_count())});
   }
   for (size_t i = 0; i < results.size(); ++i) {
     auto x = results.get<ffi::AnyBuffer>(i);
-    if (!x || (*x)->element_type() != (is_labels(ask, true, i) ? ffi::DataType::S32 : wanted)) return invalid("network: a result of another type");
+    if (!x || (*x)->element_type() != (is_int32(ask, true, i) ? ffi::DataType::S32 : wanted)) return invalid("network: a result of another type");
     ask.results.push_back({(*x)->untyped_data(), static_cast<int64_t>((*x)->element_count())});
   }
   try {

@@ -5,7 +5,7 @@
 namespace tropical {
 
 // The tiles know all of them, log-sum-exp as the sums of products that it needs.
-enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2, kOrAnd = 3, kMinMax = 4, kLogSumExp = 5 };
+enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2, kOrAnd = 3, kMinMax = 4, kLogSumExp = 5, kSumProduct = 6 };
 enum class Type : int64_t { kF32 = 0, kF64 = 1, kI32 = 2, kBool = 3 };  // booleans have (or, and), the others have the rest
 
 // An operand where it lies. Strides in entries.
@@ -44,6 +44,18 @@ struct Folds {
   // The weights of candidates under log-sum-exp, given their cells' values, which lie `step` apart.
   void (*weights)(const void* lhs, const void* rhs, int64_t count, const void* values, int64_t step, double temperature, void* to);
   void (*logs)(const void* from, int64_t count, void* to);  // of normal numbers
+};
+
+// Some cells of a step of ordinary sums, whose last axis is `lanes` entries side by side: value[cell] = sum over choices of
+// lhs[cells_left[cell] + choices_left[choice]] * rhs[...], or added to what is there. An operand without lanes has one entry for all of them.
+struct LaneSums {
+  Type type;  // kF32 or kF64
+  int64_t lanes, cells, choices;
+  const void *lhs, *rhs;  // rhs is nullptr where a step has one operand
+  bool left_has_lanes, right_has_lanes, adds;
+  const int64_t *cells_left, *cells_right, *choices_left, *choices_right;
+  void* value;
+  void* largest;  // for each lane the largest magnitude so far, which the values written here may raise; NaN is passed over
 };
 
 // One alignment. A node (i, j) has i elements of the first sequence and j of the second behind it.
@@ -126,6 +138,9 @@ struct Kernels {
   // The same of some lines, for steps that fill no tile.
   void (*lines)(const Problem&, const Line&);
   Folds (*folds)(Type, Algebra);
+  void (*lane_sums)(const LaneSums&);
+  // The same largest magnitudes, of entries of kF32 or kF64 that lie as (count, lanes).
+  void (*magnitudes)(Type, const void* entries, int64_t count, int64_t lanes, void* largest);
   // A strip of an alignment, after the one above it; and the counts of its entries, after those of the one below it.
   void (*strip)(const Alignment&, const Strip&, const StripRoom&);
   void (*strip_back)(const Alignment&, const Strip&, const StripRoom&, const StripBack&);

@@ -116,7 +116,7 @@ std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int6
 
 // Whether a step fills no block of registers, or has too few candidates to be worth packing, or two searches, for.
 bool is_thin(const Problem& p) {
-  if (p.type == Type::kBool || p.algebra == Algebra::kLogSumExp) return false;  // bits and sums have tiles alone
+  if (p.type == Type::kBool || p.algebra >= Algebra::kLogSumExp) return false;  // bits and sums have tiles alone
   return std::min(p.rows, p.columns) <= 4 || p.rows * p.columns < 1024 || p.contracted <= (p.winner ? 32 : 8);
 }
 

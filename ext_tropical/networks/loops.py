@@ -482,15 +482,25 @@ def log_cotangent(sums: LogSums, cotangent: jax.Array, wanted: Sequence[int]) ->
         _, _, result = places
         return at_places(sums.tops, result), at_places(array, result)
 
-    sizes, starts, labels = dict(plan.sizes), layout(plan), plan.steps[-1].result
-    dtype = cotangent.dtype
-    last = jnp.transpose(cotangent, [plan.equation.output.index(label) for label in labels])
-    start = widened(jnp.concatenate([jnp.zeros(starts[-2], dtype), last.reshape(-1)]))
+    zeros = jnp.zeros(layout(plan)[-2], cotangent.dtype)
+    start = widened(jnp.concatenate([zeros, in_last_order(plan, cotangent)]))
     rows = plan_rows.backward(plan, tuple(wanted))
     whole = _weighted(sums, rows, weigh, start * sums.inverses)
+    return by_table(plan, whole.astype(cotangent.dtype), wanted)
+
+
+def in_last_order(plan: Plan, value: jax.Array) -> jax.Array:
+    """An array with the axes of the output, flat, in the order of the last step's result."""
+    order = [plan.equation.output.index(label) for label in plan.steps[-1].result]
+    return jnp.transpose(value, order).reshape(-1)
+
+
+def by_table(plan: Plan, buffer: jax.Array, wanted: Sequence[int]) -> list[jax.Array]:
+    """The cotangents of some operands, which `plan_rows.backward` writes for distinct labels."""
+    sizes, starts = dict(plan.sizes), layout(plan)
     terms = ["".join(dict.fromkeys(plan.terms[i])) for i in wanted]
     shapes = [tuple(map(sizes.__getitem__, term)) for term in terms]
-    found = cut_all(whole.astype(dtype), [starts[i] for i in wanted], shapes)
+    found = cut_all(buffer, [starts[i] for i in wanted], shapes)
     return [
         _on_diagonal(x, term, plan.terms[i], sizes)
         for x, term, i in zip(found, terms, wanted, strict=True)

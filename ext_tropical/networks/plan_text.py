@@ -124,16 +124,17 @@ def labels_of(plan: Plan) -> str:
     return "".join(sorted(known - set(plan.equation.output)))
 
 
-def integers(plan: Plan, active: Sequence[int]) -> np.ndarray:
+def integers(plan: Plan, active: Sequence[int], lanes: int) -> np.ndarray:
     """A plan as the native library reads it: see network.h.
 
     Args:
       active: the numbers of some operands.
+      lanes: how many of the output's first labels are those of batches, or -1.
     """
     sizes, output, contracted = dict(plan.sizes), plan.equation.output, labels_of(plan)
     number = {label: i for i, label in enumerate(sizes)}
     counts = len(sizes), len(plan.terms), len(plan.steps), len(contracted), len(active)
-    found = [*counts, len(output), *sizes.values()]
+    found = [*counts, len(output), lanes, *sizes.values()]
     found += [number[label] for label in output + contracted]
     found += active
     for term in plan.terms:

@@ -89,6 +89,10 @@ class Asked(enum.Enum):
     BEST = 9, "tables -> values, assignments"
     LOG_BEND = 10, "tables, active, active -> value"
     LOG_CURVATURE = 11, "tables, value, active -> active"
+    SUM = 12, "tables -> value"
+    SCALED_SUM = 13, "tables -> value, exponents"
+    SUM_TANGENT = 14, "tables, exponents, actives -> value"
+    SUM_COTANGENT = 15, "tables, exponents, value, actives -> active"
 
     def __init__(self, number: int, text: str) -> None:
         takes, gives = text.split(" -> ")
@@ -111,9 +115,12 @@ class Question(ExtensionOp):
     """A question to a network of tables, whose payload has the plan as text, in its field `plan`.
 
     A family sets `algebra`, the semiring; `asked`, the question; and `about`, the numbers
-    of the active tables, if there are some. Shapes, dtypes, the split over devices and the native
-    call follow from these. `in_loops` answers in standard ops.
+    of the active tables, if there are some. `lanes` is how many of the output's first labels are
+    those of batches; -1: those that half of the tables have. Shapes, dtypes, the split over devices
+    and the native call follow from these. `in_loops` answers in standard ops.
     """
+
+    lanes = -1
 
     @property
     def algebra(self) -> Any:
@@ -139,6 +146,7 @@ class Question(ExtensionOp):
             "tables": plan.terms,
             "active": [plan.terms[i] for i in self.about],
             "value": [output],
+            "exponents": [output],
             "labels": [[LABELS, *output]],
             "entries": [[TABLES, *output]],
         }
@@ -276,7 +284,7 @@ def _call(
     type_number = TYPES[metas[-1].dtype.name]
     temperature = getattr(algebra, "temperature", 1.0)
     attributes = {
-        "plan": integers(op.planned(metas), op.about),
+        "plan": integers(op.planned(metas), op.about, op.lanes),
         "type": np.int64(type_number),
         "algebra": np.int64(algebra.native_number),
         "question": np.int64(op.asked.number),
@@ -297,12 +305,14 @@ def unknown(algebra: Semiring, dtype: np.dtype) -> str:
     return unserved([], dtype, TYPES) or native().problem
 
 
-def _run(op: Question, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def run_in_program(op: Question, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The outputs by the library inside a program."""
     attributes, outputs = _call(op, tuple((x.dtype, tuple(x.shape)) for x in arrays))
     return in_program("network", outputs, arrays, "sequential", instructions="", **attributes)
 
 
-def _eager(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
+def run_at_once(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
+    """The outputs of concrete arrays by the library, for which nothing is compiled."""
     attributes, outputs = _call(op, tuple((x.dtype, x.shape) for x in arrays))
     given, outs = on_host(outputs, arrays)
     buffers = np.array([(x.ctypes.data, x.size) for x in (*given, *outs)], np.int64)
@@ -312,8 +322,12 @@ def _eager(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
     return outs
 
 
-def kernels(family_id: str) -> ExtensionRuntimeSet:
+def kernels(
+    family_id: str,
+    run: Callable[..., Any] = run_in_program,
+    eager: Callable[..., Any] = run_at_once,
+) -> ExtensionRuntimeSet:
     """The kernel of a family of networks."""
     return ExtensionRuntimeSet(
-        Kernel(family_id, "cpu", _run, declines=_declines, name="native", eager=_eager)
+        Kernel(family_id, "cpu", run, declines=_declines, name="native", eager=eager)
     )

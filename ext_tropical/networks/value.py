@@ -24,7 +24,7 @@ from tenferro_jax.plans.interpreter import without_repeated_axes
 from ..arguments import are_numbers, one_dtype, widened, work_dtype
 from ..semirings.registered import OfSemiring, SemiringKey
 from ..semirings.semiring import SelectiveSemiring, Semiring
-from ..semirings.shipped import LogSumExp, max_plus, min_plus
+from ..semirings.shipped import LogSumExp, SumProduct, max_plus, min_plus
 from ..steps.einsum_op import Ties
 from ..steps.evaluate import Mode, Winners, evaluate, run_step
 from ..steps.labels import Labels
@@ -32,6 +32,7 @@ from . import loops, walk
 from .log_derivatives import NetworkShares
 from .plan_text import batched_text, labels_of, text_of
 from .question import Asked, Question, kernels, unknown
+from .sums import NetworkSum
 from .walk import NetworkEntries
 
 
@@ -148,19 +149,23 @@ TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
 
 
 def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
-    """Whether a plan runs as one op: three or more operands, a selective semiring or log_sum_exp,
-    sizes that are known and positive, the first winner of each tie, no winners of single steps, and
-    steps that are worth it.
+    """Whether a plan runs as one op: three or more operands, a semiring of this package, sizes that
+    are known and positive, the first winner of each tie, no winners of single steps, and steps that
+    are worth it. Ordinary sums are one op in any case on one device, because the steps alone may
+    overflow where the value does not.
     """
     if len(plan.terms) <= 2 or not plan.steps:
         return False
-    if not isinstance(mode.semiring, SelectiveSemiring | LogSumExp):
+    if not isinstance(mode.semiring, SelectiveSemiring | LogSumExp | SumProduct):
         return False
     if mode.winners is Winners.STEPS or mode.ties is not Ties.FIRST:
         return False
     if not all(isinstance(size, int) and size > 0 for _, size in plan.sizes):
         return False
-    return _is_worth_it(plan, mode.semiring, operands[0].dtype, any(map(_spreads, operands)))
+    spreads = any(map(_spreads, operands))
+    if isinstance(mode.semiring, SumProduct) and not spreads:
+        return True
+    return _is_worth_it(plan, mode.semiring, operands[0].dtype, spreads)
 
 
 STEPS_WORTH_IT = 16
@@ -202,6 +207,11 @@ def _op(plan: Plan, semiring: Semiring, with_labels: bool) -> TropicalNetwork:
     return TropicalNetwork(SemiringKey.of(semiring), text_of(plan), with_labels)
 
 
+@functools.lru_cache(maxsize=256)
+def _sum_op(plan: Plan) -> NetworkSum:
+    return NetworkSum(text_of(plan))
+
+
 def solved(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> tuple[jax.Array, Any]:
     """The value of a plan, and the winners that the mode asks for."""
     run = solved_as_network if is_network(plan, operands, mode) else evaluate
@@ -212,6 +222,10 @@ def solved_as_network(
     plan: Plan, operands: Sequence[jax.Array], mode: Mode
 ) -> tuple[jax.Array, Labels | None]:
     """As `solved`, by one op."""
+    if isinstance(mode.semiring, SumProduct):
+        tables = without_repeated_axes(operands, plan.terms, dict(plan.sizes))
+        (total,) = apply(_sum_op(plan), *map(widened, tables))
+        return total.astype(operands[0].dtype), None
     op = _op(plan, mode.semiring, mode.winners is not None)
     tables = without_repeated_axes(operands, plan.terms, dict(plan.sizes))
     if not op.is_selective:  # 16 bits are widened for the whole network

@@ -16,7 +16,16 @@ from .laws import broken_laws
 from .registered import SemiringKey, register_semiring
 from .scalar import MaxMul, MaxPlus, MinPlus
 from .semiring import SelectiveSemiring, Semiring
-from .shipped import LogSumExp, log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
+from .shipped import (
+    LogSumExp,
+    log_sum_exp,
+    max_mul,
+    max_plus,
+    min_max,
+    min_plus,
+    or_and,
+    sum_product,
+)
 
 __all__ = [
     "LogSumExp",
@@ -34,4 +43,5 @@ __all__ = [
     "min_plus",
     "or_and",
     "register_semiring",
+    "sum_product",
 ]

@@ -238,6 +238,33 @@ class LogSumExp(Semiring):
         return np.zeros((), dtype)
 
 
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class SumProduct(Semiring):
+    """(+, x) of numbers."""
+
+    id = "tenferro-ext-tropical.sum_product.v1"
+    native_number = 6
+    dtypes = FLOATS
+
+    def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return x * y
+
+    def plus(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return x + y
+
+    def zero(self, dtype: np.dtype) -> np.ndarray:
+        return np.zeros((), dtype)
+
+    def one(self, dtype: np.dtype) -> np.ndarray:
+        return np.ones((), dtype)
+
+
+sum_product = SumProduct()
+"""(+, x), zero 0, one 1: sums of products of ordinary numbers, of any sign. It has derivatives of
+any order."""
+
+
 class OfTemperature:
     """A payload with the temperature of a log_sum_exp, positive and finite."""
 

@@ -21,7 +21,7 @@ from tenferro_jax.plans.interpreter import run_plan, transposed
 
 from ..arguments import widened
 from ..semirings.semiring import SelectiveSemiring, Semiring
-from ..semirings.shipped import LogSumExp, max_mul, min_max
+from ..semirings.shipped import LogSumExp, SumProduct, max_mul, min_max
 from .einsum_op import Outputs, Ties, TropicalEinsum
 from .kernels.selection import is_size
 from .labels import Labels
@@ -276,6 +276,9 @@ def contract(
         log = step_op(LogEinsum, mode.semiring.temperature, equation)
         run = log.lower_to_standard_ops if mode.in_standard_ops else functools.partial(apply, log)
         return run(*map(widened, inputs))[0].astype(inputs[0].dtype), []
+    if isinstance(mode.semiring, SumProduct):  # XLA's own, which has all derivatives
+        total = jnp.einsum(equation, *map(widened, inputs), precision=lax.Precision.HIGHEST)
+        return total.astype(inputs[0].dtype), []
     if not isinstance(mode.semiring, SelectiveSemiring):
         return apply(step_op(SumEinsum, mode.semiring, equation), *inputs)[0], []
     sizes: dict[str, int] = {}

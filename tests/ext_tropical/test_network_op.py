@@ -145,7 +145,7 @@ def test_labels_out_of_range_are_refused_natively():
     op = NetworkEntries("ab,b", "a", (("a", 2), ("b", 3)))
     ends_in(
         (
-            lambda: _eager(
+            lambda: run_at_once(
                 op, np.array([[0, wrong]], np.int32), np.ones((2, 3), "f"), np.ones(3, "f")
             )
             for wrong in (3, -1)
@@ -178,7 +178,7 @@ def test_the_library_refuses_what_is_no_plan():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(question, "_call", lambda *_, call=call: call)
             try:
-                _eager(op, *arrays)
+                run_at_once(op, *arrays)
             except BackendFailure:
                 refused += 1
     assert refused > 0.7 * len(changed)

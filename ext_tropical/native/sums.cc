@@ -1,0 +1,762 @@
+// Ordinary sums along a plan: what opt_einsum does with NumPy, in one call, with all derivatives.
+//
+// The value is linear in each table. So beside each number a the runner keeps how it moves along the tangents, with each alone and with several
+// together: a + a1 e1 + a2 e2 + a12 e1 e2 + ..., where each e is 0 if squared. These parts are `planes`, numbered by the set of tangents. The
+// plane of a product for a set is the sum over its subsets of left[subset] right[rest]; the value's plane for all tangents is the derivative
+// along them. The way back makes cotangents of planes by the same products.
+//
+// A plane has a power of two for each lane, so that no product is beyond the type's range that the value is not. Lanes, the elements of a batch,
+// lie innermost: a step does the same with all of them. Chunks of lanes go through all steps, so that their values stay in a cache.
+#include "sums.h"
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "steps.h"
+
+namespace tropical {
+namespace {
+
+using namespace plans;
+
+constexpr int32_t kZero = -(1 << 28);         // the exponent of zeros: below every other
+constexpr int64_t kMostOrder = 8;             // of a derivative: its products are 3 to this power
+constexpr int64_t kMostLanes = 256;           // of a chunk
+constexpr int64_t kChunkBytes = 1 << 22;      // of the values of a chunk, where it has more lanes than a vector
+constexpr int64_t kGroups = 16;               // of chunks, each of which adds up cotangents of tables without lanes
+
+// The work of one thread among others.
+struct NoPool : Pool {
+  int64_t threads() const override { return 1; }
+  void schedule(std::function<void()>) override {}
+};
+
+size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+// What is between two exponents is held without care: products of two such numbers, and sums of many, are within the range of the type.
+template <class T>
+constexpr int kFar = sizeof(T) == 4 ? 24 : 240;
+
+// 2^exponent by its bits, of a normal number.
+template <class T>
+T power_of_two(int64_t exponent) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  constexpr int mantissa = std::numeric_limits<T>::digits - 1;
+  const auto bits = static_cast<Bits>(exponent + std::numeric_limits<T>::max_exponent - 1) << mantissa;
+  T found;
+  std::memcpy(&found, &bits, sizeof(T));
+  return found;
+}
+
+// x 2^exponent, also where the power itself is beyond the range of the type.
+template <class T>
+T scaled(T x, int64_t exponent) {
+  if (exponent == 0) return x;
+  return std::ldexp(x, static_cast<int>(std::clamp<int64_t>(exponent, -(1 << 20), 1 << 20)));
+}
+
+// Memory of values that are no longer needed, for those that follow, in this call or the next: a page that was just got from the system is slow.
+class Memory {
+ public:
+  struct GiveBack {
+    int64_t bytes = 0;
+    void operator()(char* data) const { memory().give_back(Bytes(data), bytes); }
+  };
+  using Block = std::unique_ptr<char[], GiveBack>;
+
+  static Block take(int64_t bytes) { return memory().taken(bytes); }
+
+ private:
+  static constexpr int64_t kSmall = 4096, kMostKept = int64_t{64} << 20;
+
+  static Memory& memory() {
+    static Memory* const made = new Memory;  // never freed: threads may end after it
+    return *made;
+  }
+
+  Block taken(int64_t bytes) {
+    if (bytes > kSmall) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      size_t best = free_.size();
+      for (size_t i = 0; i < free_.size(); ++i)
+        if (free_[i].first >= bytes && free_[i].first <= 2 * bytes && (best == free_.size() || free_[i].first < free_[best].first)) best = i;
+      if (best < free_.size()) {
+        Block found(free_[best].second.release(), {free_[best].first});
+        free_.erase(free_.begin() + static_cast<int64_t>(best));
+        free_bytes_ -= found.get_deleter().bytes, live_ += found.get_deleter().bytes;
+        return found;
+      }
+      live_ += bytes;
+    }
+    return Block(room(bytes, 1).release(), {bytes});
+  }
+
+  void give_back(Bytes data, int64_t bytes) {
+    if (bytes <= kSmall) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    live_ -= bytes, free_bytes_ += bytes;
+    free_.emplace_back(bytes, std::move(data));
+    while (free_bytes_ > std::max(live_, kMostKept)) {  // the oldest go
+      free_bytes_ -= free_.front().first;
+      free_.erase(free_.begin());
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<std::pair<int64_t, Bytes>> free_;
+  int64_t live_ = 0, free_bytes_ = 0;
+};
+
+// Entries times a power of two for each lane: (entries, lanes), or (entries) with one power. No data: zeros.
+template <class T>
+struct Plane {
+  Memory::Block block{nullptr, {}};
+  const T* data = nullptr;
+  std::vector<int32_t> exponents;
+
+  T* make(int64_t count, int64_t lanes) {
+    block = Memory::take(times(times(count, lanes), sizeof(T)));
+    data = own();
+    exponents.assign(at(lanes), 0);
+    return own();
+  }
+  T* own() const { return reinterpret_cast<T*>(block.get()); }
+  int64_t lanes() const { return static_cast<int64_t>(exponents.size()); }
+  int32_t exponent(int64_t lane) const { return exponents[exponents.size() == 1 ? 0 : at(lane)]; }
+};
+
+template <class T>
+using Planes = std::vector<Plane<T>>;
+
+// A power of two as two factors, since one may be beyond the range; beyond that of both `is_far`.
+template <class T>
+struct Power {
+  T first, second;
+  bool is_far = false;
+  explicit Power(int64_t exponent) {
+    const int64_t most = 2 * std::numeric_limits<T>::max_exponent - 6, half = exponent / 2;
+    is_far = exponent > most || exponent < -most;
+    first = power_of_two<T>(is_far ? 0 : half), second = power_of_two<T>(is_far ? 0 : exponent - half);
+  }
+  T of(T x, int64_t exponent) const { return is_far ? scaled(x, exponent) : x * first * second; }
+};
+
+// Multiplies each lane by 2^powers[lane].
+template <class T>
+void scale(T* x, int64_t count, const std::vector<int64_t>& powers) {
+  const auto lanes = static_cast<int64_t>(powers.size());
+  std::vector<T> first, second;
+  for (int64_t exponent : powers) {
+    const Power<T> power(exponent);
+    first.push_back(power.first), second.push_back(power.second);
+  }
+  if (lanes == 1) {
+    for (int64_t i = 0; i < count; ++i) x[i] = x[i] * first[0] * second[0];
+    return;
+  }
+  for (int64_t i = 0; i < count * lanes; i += lanes)
+    for (int64_t l = 0; l < lanes; ++l) x[i + l] = x[i + l] * first[at(l)] * second[at(l)];
+}
+
+// The power of two by which a lane with this largest magnitude is to be divided; kZero for a lane of zeros.
+template <class T>
+int32_t excess(T most) {
+  if (most == T(0)) return kZero;
+  return std::isfinite(most) ? std::ilogb(most) : 0;
+}
+
+struct Tools {
+  const Kernels& kernels;
+  Type type;
+  Folds folds;
+
+  // The largest magnitude of each lane. NaN is passed over.
+  template <class T>
+  std::vector<T> largest(const T* x, int64_t count, int64_t lanes) const {
+    std::vector<T> most(at(lanes), T(0));
+    kernels.magnitudes(type, x, count, lanes, most.data());
+    return most;
+  }
+};
+
+// Brings the entries of all lanes near 1, where some are far from it: so this is rarely done.
+template <class T>
+void normalize(Plane<T>& plane, int64_t count, const std::vector<T>& most) {
+  const int64_t lanes = plane.lanes();
+  constexpr int fine = kFar<T>;
+  const T high = std::ldexp(T(1), fine), low = std::ldexp(T(1), -fine);
+  bool is_fine = true;
+  for (int64_t l = 0; l < lanes; ++l) {
+    const T x = most[at(l)];
+    is_fine &= ((x >= low) & (x < high)) | ((x == T(0)) & (plane.exponents[at(l)] == kZero));
+  }
+  if (is_fine) return;
+  std::vector<int64_t> powers(at(lanes), 0);
+  bool is_far = false;
+  for (int64_t l = 0; l < lanes; ++l) {
+    const int32_t power = excess(most[at(l)]);
+    if (power == kZero) {
+      plane.exponents[at(l)] = kZero;
+    } else if (power != 0) {
+      plane.exponents[at(l)] += power;
+      powers[at(l)] = -power;
+      is_far = true;
+    }
+  }
+  if (is_far) scale(plane.own(), count, powers);
+}
+
+// Adds one plane to another of as many lanes.
+template <class T>
+void add(const Tools& tools, Plane<T>& to, const Plane<T>& more, int64_t count) {
+  const int64_t lanes = to.lanes();
+  std::vector<T> kept(at(lanes)), added(at(lanes));
+  for (int64_t l = 0; l < lanes; ++l) {
+    const int32_t top = std::max(to.exponents[at(l)], more.exponents[at(l)]);
+    kept[at(l)] = scaled(T(1), to.exponents[at(l)] - top);
+    added[at(l)] = scaled(T(1), more.exponents[at(l)] - top);
+    to.exponents[at(l)] = top;
+  }
+  T* const x = to.own();
+  const T* const y = more.data;
+  if (lanes == 1)
+    for (int64_t i = 0; i < count; ++i) x[i] = x[i] * kept[0] + y[i] * added[0];
+  else
+    for (int64_t i = 0; i < count * lanes; i += lanes)
+      for (int64_t l = 0; l < lanes; ++l) x[i + l] = x[i + l] * kept[at(l)] + y[i + l] * added[at(l)];
+  normalize(to, count, tools.largest(x, count, lanes));
+}
+
+// The sum over lanes, as a plane without them.
+template <class T>
+Plane<T> over_lanes(const Tools& tools, const Plane<T>& plane, int64_t count, int64_t used) {
+  const int64_t lanes = plane.lanes();
+  const int32_t top = *std::max_element(plane.exponents.begin(), plane.exponents.begin() + used);
+  std::vector<T> factors(at(lanes), T(0));
+  for (int64_t l = 0; l < used; ++l) factors[at(l)] = scaled(T(1), plane.exponents[at(l)] - top);
+  Plane<T> sum;
+  T* const to = sum.make(count, 1);
+  sum.exponents[0] = top;
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = 0;
+    tools.folds.candidates(plane.data + i * lanes, factors.data(), lanes, to + i, nullptr, 0);
+  }
+  normalize(sum, count, tools.largest(to, count, 1));
+  return sum;
+}
+
+// A product of two values, or the sum of one, for chunks of some lanes.
+struct Contraction {
+  Step step;                    // with the lanes as the last axis of its cells
+  Runs cells{{}}, choices{{}};  // without them
+  bool left_has_lanes = false, right_has_lanes = false;
+  int64_t count = 1;  // of cells without lanes
+  bool is_for_tiles = false;
+  bool has_lanes() const { return left_has_lanes || right_has_lanes; }
+};
+
+// The values of a plan without their lanes.
+class Layout {
+ public:
+  Layout(const Plan& plan) : plan_(plan) {
+    for (const auto& term : plan.terms) {
+      std::vector<int64_t> own;
+      bool has_lanes = false;
+      for (int64_t label : term)
+        if (has(plan.lanes, label)) has_lanes = true;
+        else own.push_back(label);
+      labels_.push_back(own);
+      counts_.push_back(entries(plan, own));
+      distinct_.push_back(own);
+      std::vector<int64_t>& once = distinct_.back();
+      once.clear();
+      for (int64_t label : own)
+        if (!has(once, label)) once.push_back(label);
+      has_lanes_.push_back(has_lanes);
+    }
+    for (int64_t label : plan.lanes) lanes_ *= plan.size(label);
+  }
+
+  int64_t lanes() const { return lanes_; }
+  bool has_lanes(int64_t value) const { return has_lanes_[at(value)]; }
+  int64_t count(int64_t value) const { return counts_[at(value)]; }
+  // The entries of a cotangent, which has each label once.
+  int64_t distinct_count(int64_t value) const { return entries(plan_, distinct_[at(value)]); }
+  const std::vector<int64_t>& labels(int64_t value) const { return labels_[at(value)]; }
+  const std::vector<int64_t>& distinct(int64_t value) const { return distinct_[at(value)]; }
+
+  Contraction forward(int64_t step, int64_t lanes) const {
+    const Step& s = plan_.steps[at(step)];
+    return make(labels_[at(plan_.tables + step)], s.left, s.right, lanes);
+  }
+  // The cotangent of one operand of a step, from that of its result and the other operand.
+  Contraction backward(int64_t step, bool is_right, int64_t lanes) const {
+    const Step& s = plan_.steps[at(step)];
+    return make(distinct_[at(is_right ? s.right : s.left)], plan_.tables + step, is_right ? s.left : s.right, lanes);
+  }
+
+ private:
+  // `lanes`: how many a value with lanes has.
+  Contraction make(const std::vector<int64_t>& result, int64_t left, int64_t right, int64_t lanes) const {
+    Contraction c;
+    c.left_has_lanes = has_lanes(left), c.right_has_lanes = right >= 0 && has_lanes(right);
+    const int64_t left_step = c.left_has_lanes ? lanes : 1, right_step = c.right_has_lanes ? lanes : 1;
+    const auto axis = [&](int64_t label) {
+      return Axis{plan_.size(label), left_step * stride(left, label), right < 0 ? 0 : right_step * stride(right, label)};
+    };
+    c.step.left = left, c.step.right = right;
+    for (int64_t label : result) c.step.cells.push_back(axis(label));
+    for (int64_t value : {left, right})
+      if (value >= 0)
+        for (int64_t label : labels_[at(value)])
+          if (!has(result, label) && !has(c.step.contracted, label)) {
+            c.step.contracted.push_back(label);
+            c.step.candidates.push_back(axis(label));
+            c.step.choices = times(c.step.choices, plan_.size(label));
+          }
+    c.cells = Runs(c.step.cells), c.choices = Runs(c.step.candidates);
+    c.count = c.step.count = c.cells.count();
+    if (c.has_lanes()) {
+      c.step.cells.push_back({lanes, c.left_has_lanes, c.right_has_lanes});
+      c.step.count = times(c.step.count, lanes);
+    }
+    const bool is_large = c.count * c.step.choices >= kWorthTiles && c.step.choices >= 16;
+    c.is_for_tiles = (is_large || !c.has_lanes()) && plans::is_for_tiles(Algebra::kSumProduct, c.step);
+    return c;
+  }
+
+  int64_t stride(int64_t value, int64_t label) const {
+    const auto& own = labels_[at(value)];
+    int64_t step = 1, found = 0;
+    for (size_t i = own.size(); i-- > 0; step *= plan_.size(own[i]))
+      if (own[i] == label) found += step;  // a diagonal
+    return found;
+  }
+
+  const Plan& plan_;
+  std::vector<std::vector<int64_t>> labels_, distinct_;
+  std::vector<int64_t> counts_;
+  std::vector<bool> has_lanes_;
+  int64_t lanes_ = 1;
+};
+
+// Where each of some lanes lies in an array that has some of the lanes' labels; the last one again for lanes beyond the last.
+std::vector<int64_t> lane_offsets(const Plan& plan, int64_t term, int64_t first, int64_t lanes, int64_t all) {
+  std::vector<int64_t> found;
+  found.reserve(at(lanes));
+  const int64_t stride = plan.lanes.size() == 1 ? plan.stride(term, plan.lanes[0]) : 0;
+  for (int64_t l = first; l < first + lanes; ++l) {
+    if (stride) {
+      found.push_back(std::min(l, all - 1) * stride);
+      continue;
+    }
+    int64_t rest = std::min(l, all - 1), offset = 0;
+    for (size_t i = plan.lanes.size(); i-- > 0; rest /= plan.size(plan.lanes[i]))
+      offset += rest % plan.size(plan.lanes[i]) * plan.stride(term, plan.lanes[i]);
+    found.push_back(offset);
+  }
+  return found;
+}
+
+// each(entry, address) for the entries of a table without its lanes; of distinct labels the entries on a diagonal.
+template <class Each>
+void over_entries(const Plan& plan, int64_t table, const std::vector<int64_t>& labels, bool is_diagonal, const Each& each) {
+  std::vector<Axis> axes;
+  int64_t inner = 1;  // of the same label, for entries off the diagonal
+  const auto& term = plan.terms[at(table)];
+  if (is_diagonal) {
+    for (int64_t label : labels) axes.push_back({plan.size(label), plan.stride(table, label), 0});
+  } else {
+    for (size_t i = term.size(); i-- > 0; inner *= plan.size(term[i]))
+      if (!has(plan.lanes, term[i])) axes.insert(axes.begin(), Axis{plan.size(term[i]), inner, 0});
+  }
+  const Runs runs(axes);
+  int64_t entry = 0;
+  for (int64_t r = 0; r < runs.runs(); ++r) {
+    const Runs::Run run = runs.run(r);
+    for (int64_t i = 0; i < run.count; ++i) each(entry++, run.left + runs.left()[at(i)]);
+  }
+}
+
+// The inputs of a question by name.
+struct Given {
+  const Plan& plan;
+  const Ask& ask;
+  int64_t order;
+  const Buffer& table(int64_t i) const { return ask.inputs[at(i)]; }
+  const int32_t* exponents() const { return has_exponents() ? static_cast<const int32_t*>(ask.inputs[at(plan.tables)].data) : nullptr; }
+  const void* cotangent() const { return ask.inputs[at(plan.tables + 1)].data; }
+  const Buffer& tangent(int64_t j, size_t active) const {
+    const int64_t first = plan.tables + (is_transposed() ? 2 : 1);
+    return ask.inputs[at(first + j * static_cast<int64_t>(plan.active.size())) + active];
+  }
+  bool has_exponents() const { return ask.question >= Question::kSumTangent; }
+  bool is_transposed() const { return ask.question == Question::kSumCotangent; }
+};
+
+template <class T>
+class Sums {
+ public:
+  Sums(Pool& pool, const Given& given, const Kernels& kernels)
+      : pool_(pool), given_(given), plan_(given.plan), kernels_(kernels), tools_{kernels, given.ask.type, kernels.folds(given.ask.type, Algebra::kSumProduct)}, layout_(given.plan), planes_(size_t{1} << given.order), shared_(plan_.terms.size()) {
+    is_moving_.assign(plan_.terms.size(), false);
+    for (int64_t i : plan_.active) is_moving_[at(i)] = true;
+    for (int64_t s = 0; s < steps(); ++s) {
+      const Step& step = plan_.steps[at(s)];
+      is_moving_[at(plan_.tables + s)] = is_moving_[at(step.left)] || (step.right >= 0 && is_moving_[at(step.right)]);
+    }
+  }
+
+  void run() {
+    if (given_.is_transposed())
+      for (size_t i = 0; i < plan_.active.size(); ++i) {
+        T* const to = static_cast<T*>(given_.ask.results[i].data);
+        std::fill(to, to + plan_.counts[at(plan_.active[i])], T(0));
+      }
+    const int64_t last = values() - 1;
+    const bool is_batch = layout_.has_lanes(last);
+    Room all(*this, pool_, 1, 0, 1);
+    make_contractions(false, 1);
+    forward(all, false, !is_batch && !given_.is_transposed());
+    shared_.swap(all.values);
+    if (!is_batch) {
+      if (!given_.is_transposed()) return write_value(all);
+      all.bars[at(last)] = cotangent_of_value(all);
+      backward(all, false, nullptr);
+      return write_cotangents(all, false);
+    }
+    run_chunks(all);
+  }
+
+ private:
+  // What belongs to a chunk of lanes: values, and cotangents, by their numbers.
+  struct Room {
+    Room(const Sums& sums, Pool& pool, int64_t lanes, int64_t first, int64_t used)
+        : values(sums.plan_.terms.size()), bars(sums.plan_.terms.size()), lanes(lanes), first(first), used(used),
+          context{pool, sums.given_.ask, sums.kernels_, sums.tools_.folds} {}
+    std::vector<Planes<T>> values, bars;
+    int64_t lanes, first, used;  // lanes in memory, the number of the first one, and how many are of the batch
+    Context context;
+  };
+
+  int64_t steps() const { return static_cast<int64_t>(plan_.steps.size()); }
+  int64_t values() const { return static_cast<int64_t>(plan_.terms.size()); }
+  const Planes<T>& value(const Room& room, int64_t i) const { return layout_.has_lanes(i) ? room.values[at(i)] : shared_of(room, i); }
+  const Planes<T>& shared_of(const Room& room, int64_t i) const { return room.values[at(i)].empty() ? shared_[at(i)] : room.values[at(i)]; }
+
+  // The products of all steps with lanes, or of all without; and those of the way back, two for each step.
+  void make_contractions(bool with_lanes, int64_t lanes) {
+    forward_.resize(at(steps())), backward_.resize(at(2 * steps()));
+    for (int64_t s = 0; s < steps(); ++s) {
+      if (layout_.has_lanes(plan_.tables + s) != with_lanes) continue;
+      forward_[at(s)] = layout_.forward(s, lanes);
+      const Step& step = plan_.steps[at(s)];
+      for (const bool is_right : {false, true}) {
+        const int64_t operand = is_right ? step.right : step.left;
+        if (given_.is_transposed() && operand >= 0 && is_moving_[at(operand)]) backward_[at(2 * s + is_right)] = layout_.backward(s, is_right, lanes);
+      }
+    }
+  }
+
+  // Chunks in groups, and then the way back through what has no lanes.
+  void run_chunks(Room& all) {
+    const int64_t vector = 64 / static_cast<int64_t>(sizeof(T)), lanes = layout_.lanes();
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < values(); ++i)
+      if (layout_.has_lanes(i)) bytes += layout_.count(i) * static_cast<int64_t>(planes_ * sizeof(T));
+    const int64_t fitting = std::clamp(kChunkBytes / std::max<int64_t>(bytes, 1) / vector * vector, vector, kMostLanes);
+    const int64_t per_thread = (lanes + pool_.threads() - 1) / std::max<int64_t>(pool_.threads(), 1);
+    const int64_t wide = std::min(fitting, (per_thread + vector - 1) / vector * vector), chunks = (lanes + wide - 1) / wide;
+    const int64_t groups = writes_shared() ? 1 : std::min(chunks, kGroups);
+    std::vector<std::vector<Planes<T>>> totals(at(groups));
+    make_contractions(true, wide);
+    NoPool alone;
+    parallel(pool_, groups, [&](int64_t g) {
+      totals[at(g)].resize(plan_.terms.size());
+      for (int64_t c = chunks * g / groups; c < chunks * (g + 1) / groups; ++c)
+        run_chunk(groups == 1 ? pool_ : static_cast<Pool&>(alone), c * wide, wide, &totals[at(g)]);
+    });
+    if (!given_.is_transposed()) return;
+    for (auto& total : totals)
+      for (int64_t i = 0; i < values(); ++i)
+        for (size_t s = 0; s < total[at(i)].size(); ++s)
+          if (total[at(i)][s].data) gather(all.bars[at(i)], s, std::move(total[at(i)][s]), layout_.distinct_count(i));
+    backward(all, false, nullptr);
+    write_cotangents(all, false);
+  }
+
+  void run_chunk(Pool& pool, int64_t first, int64_t lanes, std::vector<Planes<T>>* totals) {
+    Room room(*this, pool, lanes, first, std::min(lanes, layout_.lanes() - first));
+    forward(room, true, !given_.is_transposed());
+    if (!given_.is_transposed()) return write_value(room);
+    room.bars.back() = cotangent_of_value(room);
+    backward(room, true, totals);
+    write_cotangents(room, true);
+  }
+
+  // Whether chunks write the same entries: of a table that has some of the lanes' labels.
+  bool writes_shared() const {
+    if (!given_.is_transposed()) return false;
+    return std::any_of(plan_.active.begin(), plan_.active.end(), [&](int64_t i) {
+      const auto& term = plan_.terms[at(i)];
+      const auto own = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](int64_t label) { return has(term, label); });
+      return own > 0 && own < static_cast<int64_t>(plan_.lanes.size());
+    });
+  }
+
+  // --- forward ---------------------------------------------------------------------------------------------------------------------
+
+  // All values with lanes, or all without. They are freed where they were read, if nothing follows.
+  void forward(Room& room, bool with_lanes, bool frees) {
+    for (int64_t i = 0; i < plan_.tables; ++i)
+      if (layout_.has_lanes(i) == with_lanes) read_table(room, i);
+    for (int64_t s = 0; s < steps(); ++s) {
+      const int64_t number = plan_.tables + s;
+      if (layout_.has_lanes(number) != with_lanes) continue;
+      const Step& step = plan_.steps[at(s)];
+      multiply(room, forward_[at(s)], value(room, step.left), step.right < 0 ? nullptr : &value(room, step.right), room.values[at(number)]);
+      for (int64_t operand : {step.left, step.right})
+        if (frees && operand >= 0) room.values[at(operand)].clear();
+    }
+  }
+
+  void multiply(const Room& room, const Contraction& c, const Planes<T>& left, const Planes<T>* right, Planes<T>& to) {
+    to.resize(planes_);
+    for (size_t set = 0; set < planes_; ++set) {
+      if (!right) {
+        if (left[set].data) gather(to, set, product(room, c, left[set], nullptr), c.count);
+        continue;
+      }
+      for (size_t part = set;; part = (part - 1) & set) {
+        const Plane<T>&a = left[part], &b = (*right)[set ^ part];
+        if (a.data && b.data) gather(to, set, product(room, c, a, &b), c.count);
+        if (part == 0) break;
+      }
+    }
+  }
+
+  // Adds to a plane, which may be zero.
+  void gather(Planes<T>& to, size_t set, Plane<T> more, int64_t count) {
+    if (to.size() <= set) to.resize(set + 1);
+    if (to[set].data) add(tools_, to[set], more, count);
+    else to[set] = std::move(more);
+  }
+
+  Plane<T> product(const Room& room, const Contraction& c, const Plane<T>& a, const Plane<T>* b) {
+    Plane<T> out;
+    const int64_t lanes = c.has_lanes() ? room.lanes : 1;
+    T* const to = out.make(c.count, lanes);
+    for (int64_t l = 0; l < lanes; ++l) out.exponents[at(l)] = std::max(a.exponent(l) + (b ? b->exponent(l) : 0), kZero);
+    const void *const lhs = a.data, *const rhs = b ? b->data : nullptr;
+    if (c.is_for_tiles) search_by_tiles<T>(room.context, c.step, lhs, rhs, to, nullptr);
+    else if (lanes == 1) search<T>(room.context, c.step, lhs, rhs, to, nullptr);
+    else return normalize(out, c.count, by_lanes(room, c, lhs, rhs, to)), std::move(out);
+    normalize(out, c.count, tools_.largest(to, c.count, lanes));
+    return out;
+  }
+
+  // Returns the largest magnitude of each lane.
+  std::vector<T> by_lanes(const Room& room, const Contraction& c, const void* lhs, const void* rhs, T* to) {
+    std::vector<T> most(at(room.lanes), T(0));
+    std::mutex mutex;
+    over_runs(room.context, c.cells, c.step.count * c.step.choices, [&](int64_t from, int64_t end) {
+      std::vector<T> own(at(room.lanes), T(0));
+      for (int64_t r = from; r < end; ++r) {
+        const Runs::Run cell = c.cells.run(r);
+        for (int64_t k = 0; k < c.choices.runs(); ++k) {
+          const Runs::Run choice = c.choices.run(k);
+          const T *const left = static_cast<const T*>(lhs) + cell.left + choice.left, *const right = rhs ? static_cast<const T*>(rhs) + cell.right + choice.right : nullptr;
+          room.context.kernels.lane_sums({given_.ask.type, room.lanes, cell.count, choice.count, left, right, c.left_has_lanes, c.right_has_lanes, k > 0, c.cells.left().data(),
+                                          c.cells.right().data(), c.choices.left().data(), c.choices.right().data(), to + cell.first * room.lanes, own.data()});
+        }
+      }
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (int64_t l = 0; l < room.lanes; ++l) most[at(l)] = std::max(most[at(l)], own[at(l)]);
+    });
+    return most;
+  }
+
+  // A table, and its tangents.
+  void read_table(Room& room, int64_t i) {
+    Planes<T>& planes = room.values[at(i)];
+    planes.resize(planes_);
+    planes[0] = read_plane(room, i, given_.table(i).data);
+    const auto active = std::find(plan_.active.begin(), plan_.active.end(), i);
+    if (active == plan_.active.end()) return;
+    for (int64_t j = 0; j < given_.order; ++j)
+      planes[size_t{1} << j] = read_plane(room, i, given_.tangent(j, static_cast<size_t>(active - plan_.active.begin())).data);
+  }
+
+  Plane<T> read_plane(const Room& room, int64_t table, const void* data) {
+    const T* const from = static_cast<const T*>(data);
+    const int64_t count = layout_.count(table);
+    Plane<T> plane;
+    if (layout_.has_lanes(table)) {
+      const std::vector<int64_t> lanes = lane_offsets(plan_, table, room.first, room.lanes, layout_.lanes());
+      T* const to = plane.make(count, room.lanes);
+      const bool is_last = lanes.back() - lanes.front() == room.lanes - 1;  // lanes lie side by side
+      over_entries(plan_, table, {}, false, [&](int64_t entry, int64_t address) {
+        if (is_last) std::memcpy(to + entry * room.lanes, from + address + lanes[0], at(room.lanes) * sizeof(T));
+        else for (int64_t l = 0; l < room.lanes; ++l) to[entry * room.lanes + l] = from[address + lanes[at(l)]];
+      });
+      normalize(plane, count, tools_.largest(to, count, room.lanes));
+      return plane;
+    }
+    const std::vector<T> most = tools_.largest(from, count, 1);
+    const bool is_far = most[0] != T(0) && std::isfinite(most[0]) && std::abs(std::ilogb(most[0])) > kFar<T>;
+    if (!is_far) {  // where it lies
+      plane.data = from;
+      plane.exponents = {most[0] == T(0) ? kZero : 0};
+      return plane;
+    }
+    std::memcpy(plane.make(count, 1), from, static_cast<size_t>(count) * sizeof(T));
+    normalize(plane, count, most);
+    return plane;
+  }
+
+  // Addresses of the entries of the value in the order of the last result, without the lanes.
+  std::vector<int64_t> addresses_of_value() const {
+    std::vector<Axis> axes;
+    for (int64_t label : layout_.labels(values() - 1)) {
+      int64_t stride = 1, found = 0;
+      for (size_t i = plan_.output.size(); i-- > 0; stride *= plan_.size(plan_.output[i]))
+        if (plan_.output[i] == label) found = stride;
+      axes.push_back({plan_.size(label), found, 0});
+    }
+    std::vector<int64_t> addresses;
+    const Runs runs(axes);
+    for (int64_t r = 0; r < runs.runs(); ++r) {
+      const Runs::Run run = runs.run(r);
+      for (int64_t i = 0; i < run.count; ++i) addresses.push_back(run.left + runs.left()[at(i)]);
+    }
+    return addresses;
+  }
+
+  // The plane of all tangents; lanes come first in the value.
+  void write_value(const Room& room) {
+    const Ask& ask = given_.ask;
+    const Planes<T>& last = value(room, values() - 1);
+    const Plane<T>& plane = last.back();
+    const std::vector<int64_t> addresses = addresses_of_value();
+    const auto cells = static_cast<int64_t>(addresses.size());
+    T* const out = static_cast<T*>(ask.results[0].data);
+    int32_t* const exponents = ask.question == Question::kScaledSum ? static_cast<int32_t*>(ask.results[1].data) : nullptr;
+    for (int64_t l = 0; l < room.used; ++l)
+      for (int64_t i = 0; i < cells; ++i) {
+        const int64_t to = (room.first + l) * cells + addresses[at(i)];
+        const T x = plane.data ? plane.data[i * plane.lanes() + l] : T(0);
+        int64_t exponent = plane.data ? plane.exponent(l) : 0;
+        if (exponents) {
+          int own = 0;
+          const bool has_exponent = x != T(0) && std::isfinite(x);
+          out[to] = has_exponent ? std::frexp(x, &own) : x;
+          exponents[to] = has_exponent ? static_cast<int32_t>(exponent + own) : 0;
+          continue;
+        }
+        if (given_.exponents()) exponent -= given_.exponents()[to];
+        out[to] = scaled(x, exponent);
+      }
+  }
+
+  // --- back ------------------------------------------------------------------------------------------------------------------------
+
+  // The given cotangent, of the plane of all tangents.
+  Planes<T> cotangent_of_value(const Room& room) {
+    const T* const given = static_cast<const T*>(given_.cotangent());
+    const std::vector<int64_t> addresses = addresses_of_value();
+    const auto cells = static_cast<int64_t>(addresses.size());
+    Planes<T> planes(planes_);
+    T* const to = planes.back().make(cells, room.lanes);
+    std::fill(to, to + cells * room.lanes, T(0));
+    for (int64_t l = 0; l < room.lanes; ++l) {  // the last lane again for those beyond it, since zeros would be far from 1
+      const int64_t base = (room.first + std::min(l, room.used - 1)) * cells;
+      int32_t top = kZero;
+      const auto exponent = [&](int64_t i) { return given_.exponents()[base + addresses[at(i)]]; };
+      const auto entry = [&](int64_t i) { return given[base + addresses[at(i)]]; };
+      for (int64_t i = 0; i < cells; ++i)
+        if (entry(i) != T(0)) top = std::max(top, (std::isfinite(entry(i)) ? std::ilogb(entry(i)) : 0) - exponent(i));
+      for (int64_t i = 0; i < cells; ++i) to[i * room.lanes + l] = entry(i) == T(0) ? T(0) : scaled(entry(i), -int64_t{exponent(i)} - top);
+      planes.back().exponents[at(l)] = top;
+    }
+    return planes;
+  }
+
+  // The cotangents of the operands of all steps with lanes, or of all without. What a chunk finds for values without lanes goes to `totals`.
+  void backward(Room& room, bool with_lanes, std::vector<Planes<T>>* totals) {
+    for (int64_t s = steps(); s-- > 0;) {
+      const int64_t number = plan_.tables + s;
+      if (layout_.has_lanes(number) != with_lanes || room.bars[at(number)].empty()) continue;
+      const Step& step = plan_.steps[at(s)];
+      for (const bool is_right : {false, true}) {
+        const int64_t operand = is_right ? step.right : step.left, other = is_right ? step.left : step.right;
+        if (operand < 0 || !is_moving_[at(operand)]) continue;
+        const bool sums_lanes = with_lanes && !layout_.has_lanes(operand);
+        const Contraction& c = backward_[at(2 * s + is_right)];
+        Planes<T>& to = sums_lanes ? (*totals)[at(operand)] : room.bars[at(operand)];
+        const auto give = [&](size_t set, Plane<T> more) {
+          gather(to, set, sums_lanes ? over_lanes(tools_, more, c.count, room.used) : std::move(more), c.count);
+        };
+        for (size_t set = 0; set < planes_; ++set) {
+          const Plane<T>& bar = room.bars[at(number)].size() > set ? room.bars[at(number)][set] : none_;
+          if (!bar.data) continue;
+          if (other < 0) {
+            give(set, product(room, c, bar, nullptr));
+            continue;
+          }
+          for (size_t part = set;; part = (part - 1) & set) {
+            const Plane<T>& factor = value(room, other)[set ^ part];
+            if (factor.data) give(part, product(room, c, bar, &factor));
+            if (part == 0) break;
+          }
+        }
+      }
+      room.bars[at(number)].clear();
+    }
+  }
+
+  // The cotangents of the active tables with lanes, or of those without.
+  void write_cotangents(const Room& room, bool with_lanes) {
+    for (size_t active = 0; active < plan_.active.size(); ++active) {
+      const int64_t i = plan_.active[active];
+      if (layout_.has_lanes(i) != with_lanes || room.bars[at(i)].empty() || !room.bars[at(i)][0].data) continue;
+      const Plane<T>& bar = room.bars[at(i)][0];
+      T* const to = static_cast<T*>(given_.ask.results[active].data);
+      const std::vector<int64_t> lanes = with_lanes ? lane_offsets(plan_, i, room.first, room.lanes, layout_.lanes()) : std::vector<int64_t>{0};
+      const int64_t wide = bar.lanes();
+      std::vector<Power<T>> powers(bar.exponents.begin(), bar.exponents.end());
+      over_entries(plan_, i, layout_.distinct(i), true, [&](int64_t entry, int64_t address) {
+        for (int64_t l = 0; l < room.used; ++l) to[address + lanes[at(l)]] += powers[at(l)].of(bar.data[entry * wide + l], bar.exponents[at(l)]);
+      });
+    }
+  }
+
+  Pool& pool_;
+  const Given& given_;
+  const Plan& plan_;
+  const Kernels& kernels_;
+  const Tools tools_;
+  const Layout layout_;
+  const size_t planes_;
+  std::vector<Planes<T>> shared_;  // values without lanes
+  std::vector<bool> is_moving_;
+  std::vector<Contraction> forward_, backward_;
+  const Plane<T> none_{};
+};
+
+}  // namespace
+
+int64_t order_of(const Ask& ask, const Plan& plan) {
+  if (ask.question <= Question::kScaledSum) return 0;
+  const int64_t rest = static_cast<int64_t>(ask.inputs.size()) - plan.tables - (ask.question == Question::kSumCotangent ? 2 : 1), each = static_cast<int64_t>(plan.active.size());
+  const int64_t order = each ? rest / each : -1;
+  return rest < 0 || !each || rest % each || order > kMostOrder || (ask.question == Question::kSumTangent && order < 1) ? -1 : order;
+}
+
+void answer_sums(Pool& pool, const Ask& ask, const Plan& plan, const Kernels& kernels) {
+  const Given given{plan, ask, order_of(ask, plan)};
+  if (ask.type == Type::kF32) Sums<float>(pool, given, kernels).run();
+  else Sums<double>(pool, given, kernels).run();
+}
+
+}  // namespace tropical
