@@ -35,7 +35,7 @@ from ext_tropical.networks.former import Rows
 from ext_tropical.networks.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.networks.many import NetworkBest, NetworkSamples
 from ext_tropical.networks.plan_text import plan_in, text_of
-from ext_tropical.networks.question import Asked, _eager
+from ext_tropical.networks.question import Asked, run_at_once
 from ext_tropical.networks.value import TropicalNetwork, solved_as_network
 from ext_tropical.networks.walk import NetworkEntries
 from ext_tropical.semirings.shipped import SEMIRINGS
