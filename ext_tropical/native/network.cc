@@ -664,6 +664,7 @@ std::string answer(Pool& pool, const Ask& ask, const Kernels& kernels) {
     const Plan plan = read(ask);
     require_sizes(plan, ask);
     if (is_sum) return answer_sums(pool, ask, plan, kernels), "";
+    if (answer_log_sums(pool, ask, plan, kernels)) return "";
     const Context context{pool, ask, kernels, kernels.folds(ask.type, ask.algebra)};
     switch (ask.type) {
       case Type::kF32: run<float>(context, plan); break;

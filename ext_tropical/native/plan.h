@@ -167,19 +167,25 @@ inline Plan read(const Ask& ask) {
     plan.terms.push_back(in.numbers(in.number(0, most), 0, labels - 1));
     plan.counts.push_back(entries(plan, plan.terms.back()));
   }
+  plan.steps.resize(static_cast<size_t>(steps));
+  for (int64_t s = 0; s < steps; ++s) {
+    Step& step = plan.steps[static_cast<size_t>(s)];
+    step.left = in.number(0, plan.tables + s - 1);
+    step.right = in.number(-1, plan.tables + s - 1);
+    step.labels = in.numbers(in.number(0, most), 0, labels - 1);
+  }
   for (int64_t label : plan.output) {
-    const auto have = std::count_if(plan.terms.begin(), plan.terms.end(), [&](const auto& term) { return has(term, label); });
-    const bool is_lane = lanes < 0 ? 2 * have >= plan.tables : static_cast<int64_t>(plan.lanes.size()) < lanes;
+    const auto have = std::count_if(plan.steps.begin(), plan.steps.end(), [&](const Step& step) { return has(step.labels, label); });
+    const bool is_lane = lanes < 0 ? 2 * have >= steps : static_cast<int64_t>(plan.lanes.size()) < lanes;
     if (!is_lane) break;
     plan.lanes.push_back(label);
   }
   std::vector<bool> is_read(static_cast<size_t>(plan.tables + steps));
   std::vector<bool> is_gone(static_cast<size_t>(labels));
   for (int64_t s = 0; s < steps; ++s) {
-    Step step;
-    step.left = in.number(0, plan.tables + s - 1);
-    step.right = in.number(-1, plan.tables + s - 1);
-    step.labels = in.numbers(in.number(0, most), 0, labels - 1);
+    Step& step = plan.steps[static_cast<size_t>(s)];
+    // Lanes lie innermost: then cells side by side have the same other labels.
+    std::stable_partition(step.labels.begin(), step.labels.end(), [&](int64_t label) { return !has(plan.lanes, label); });
     for (int64_t operand : {step.left, step.right}) {
       if (operand < 0) continue;
       if (is_read[static_cast<size_t>(operand)]) refuse("a plan that reads a value twice");
@@ -210,7 +216,6 @@ inline Plan read(const Ask& ask) {
     if (step.choices > std::numeric_limits<int32_t>::max()) refuse("more candidates than int32 counts");
     plan.terms.push_back(step.labels);
     plan.counts.push_back(step.count);
-    plan.steps.push_back(std::move(step));
   }
   in.finish();
   plan.cells = entries(plan, plan.output);

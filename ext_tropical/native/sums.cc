@@ -7,10 +7,15 @@
 //
 // A plane has a power of two for each lane, so that no product is beyond the type's range that the value is not. Lanes, the elements of a batch,
 // lie innermost: a step does the same with all of them. Chunks of lanes go through all steps, so that their values stay in a cache.
+//
+// Log-sum-exp is the logarithm of a sum of exponentials of scores, in float64. It is certified: in each intermediate the entries of a lane must be
+// within 2^-kLost of the largest, so that no product of two of them is lost. Else the caller sums another way.
 #include "sums.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <mutex>
 
 #include "steps.h"
@@ -24,6 +29,7 @@ constexpr int32_t kZero = -(1 << 28);         // the exponent of zeros: below ev
 constexpr int64_t kMostOrder = 8;             // of a derivative: its products are 3 to this power
 constexpr int64_t kMostLanes = 256;           // of a chunk
 constexpr int64_t kChunkBytes = 1 << 22;      // of the values of a chunk, where it has more lanes than a vector
+constexpr int kLost = 400;
 constexpr int64_t kGroups = 16;               // of chunks, each of which adds up cotangents of tables without lanes
 
 // The work of one thread among others.
@@ -75,19 +81,24 @@ class Memory {
     return *made;
   }
 
+  // One of few sizes, which have at most a quarter more than is needed: so blocks fit again.
+  static int64_t rounded_up(int64_t bytes) {
+    int64_t step = 1;
+    while (8 * step <= bytes) step *= 2;
+    return (bytes + step - 1) / step * step;
+  }
+
   Block taken(int64_t bytes) {
     if (bytes > kSmall) {
+      bytes = rounded_up(bytes);
       const std::lock_guard<std::mutex> lock(mutex_);
-      size_t best = free_.size();
-      for (size_t i = 0; i < free_.size(); ++i)
-        if (free_[i].first >= bytes && free_[i].first <= 2 * bytes && (best == free_.size() || free_[i].first < free_[best].first)) best = i;
-      if (best < free_.size()) {
-        Block found(free_[best].second.release(), {free_[best].first});
-        free_.erase(free_.begin() + static_cast<int64_t>(best));
-        free_bytes_ -= found.get_deleter().bytes, live_ += found.get_deleter().bytes;
+      live_ += bytes;
+      if (auto& fitting = free_[bytes]; !fitting.empty()) {
+        Block found(fitting.back().release(), {bytes});
+        fitting.pop_back();
+        free_bytes_ -= bytes;
         return found;
       }
-      live_ += bytes;
     }
     return Block(room(bytes, 1).release(), {bytes});
   }
@@ -96,15 +107,20 @@ class Memory {
     if (bytes <= kSmall) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     live_ -= bytes, free_bytes_ += bytes;
-    free_.emplace_back(bytes, std::move(data));
-    while (free_bytes_ > std::max(live_, kMostKept)) {  // the oldest go
-      free_bytes_ -= free_.front().first;
-      free_.erase(free_.begin());
+    free_[bytes].push_back(std::move(data));
+    while (free_bytes_ > std::max(live_, kMostKept)) {  // the largest go
+      auto& last = std::prev(free_.end())->second;
+      if (last.empty()) {
+        free_.erase(std::prev(free_.end()));
+        continue;
+      }
+      free_bytes_ -= std::prev(free_.end())->first;
+      last.pop_back();
     }
   }
 
   std::mutex mutex_;
-  std::vector<std::pair<int64_t, Bytes>> free_;
+  std::map<int64_t, std::vector<Bytes>> free_;  // by size
   int64_t live_ = 0, free_bytes_ = 0;
 };
 
@@ -385,21 +401,27 @@ struct Given {
   const Ask& ask;
   int64_t order;
   const Buffer& table(int64_t i) const { return ask.inputs[at(i)]; }
+  bool is_log() const { return ask.algebra == Algebra::kLogSumExp; }
   const int32_t* exponents() const { return has_exponents() ? static_cast<const int32_t*>(ask.inputs[at(plan.tables)].data) : nullptr; }
-  const void* cotangent() const { return ask.inputs[at(plan.tables + 1)].data; }
+  const void* cotangent() const { return ask.inputs[at(plan.tables + (is_log() ? 0 : 1))].data; }
   const Buffer& tangent(int64_t j, size_t active) const {
-    const int64_t first = plan.tables + (is_transposed() ? 2 : 1);
+    const int64_t first = plan.tables + (is_log() ? 0 : is_transposed() ? 2 : 1);
     return ask.inputs[at(first + j * static_cast<int64_t>(plan.active.size())) + active];
   }
   bool has_exponents() const { return ask.question >= Question::kSumTangent; }
-  bool is_transposed() const { return ask.question == Question::kSumCotangent; }
+  bool is_transposed() const { return ask.question == Question::kSumCotangent || ask.question == Question::kLogCotangent; }
 };
 
 template <class T>
+constexpr Type kTypeOf = sizeof(T) == 4 ? Type::kF32 : Type::kF64;
+
+// The questions, of inputs of type S in numbers of type T.
+template <class T, class S = T>
 class Sums {
  public:
   Sums(Pool& pool, const Given& given, const Kernels& kernels)
-      : pool_(pool), given_(given), plan_(given.plan), kernels_(kernels), tools_{kernels, given.ask.type, kernels.folds(given.ask.type, Algebra::kSumProduct)}, layout_(given.plan), planes_(size_t{1} << given.order), shared_(plan_.terms.size()) {
+      : pool_(pool), given_(given), inner_(given.ask), plan_(given.plan), kernels_(kernels), tools_{kernels, kTypeOf<T>, kernels.folds(kTypeOf<T>, Algebra::kSumProduct)}, layout_(given.plan), planes_(size_t{1} << given.order), shared_(plan_.terms.size()) {
+    inner_.algebra = Algebra::kSumProduct, inner_.type = kTypeOf<T>;
     is_moving_.assign(plan_.terms.size(), false);
     for (int64_t i : plan_.active) is_moving_[at(i)] = true;
     for (int64_t s = 0; s < steps(); ++s) {
@@ -408,11 +430,12 @@ class Sums {
     }
   }
 
-  void run() {
+  // Whether the results are right; they are, but for log-sum-exp.
+  bool run() {
     if (given_.is_transposed())
       for (size_t i = 0; i < plan_.active.size(); ++i) {
-        T* const to = static_cast<T*>(given_.ask.results[i].data);
-        std::fill(to, to + plan_.counts[at(plan_.active[i])], T(0));
+        S* const to = static_cast<S*>(given_.ask.results[i].data);
+        std::fill(to, to + plan_.counts[at(plan_.active[i])], S(0));
       }
     const int64_t last = values() - 1;
     const bool is_batch = layout_.has_lanes(last);
@@ -420,23 +443,29 @@ class Sums {
     make_contractions(false, 1);
     forward(all, false, !is_batch && !given_.is_transposed());
     shared_.swap(all.values);
-    if (!is_batch) {
-      if (!given_.is_transposed()) return write_value(all);
+    shared_offset_ = all.offsets[0];
+    if (is_lost_) return false;
+    if (is_batch) {
+      run_chunks(all);
+    } else if (!given_.is_transposed()) {
+      write_value(all);
+    } else {
       all.bars[at(last)] = cotangent_of_value(all);
       backward(all, false, nullptr);
-      return write_cotangents(all, false);
+      write_cotangents(all, false);
     }
-    run_chunks(all);
+    return !is_lost_;
   }
 
  private:
   // What belongs to a chunk of lanes: values, and cotangents, by their numbers.
   struct Room {
     Room(const Sums& sums, Pool& pool, int64_t lanes, int64_t first, int64_t used)
-        : values(sums.plan_.terms.size()), bars(sums.plan_.terms.size()), lanes(lanes), first(first), used(used),
-          context{pool, sums.given_.ask, sums.kernels_, sums.tools_.folds} {}
+        : values(sums.plan_.terms.size()), bars(sums.plan_.terms.size()), offsets(at(lanes), 0.0), lanes(lanes), first(first), used(used),
+          context{pool, sums.inner_, sums.kernels_, sums.tools_.folds} {}
     std::vector<Planes<T>> values, bars;
-    int64_t lanes, first, used;  // lanes in memory, the number of the first one, and how many are of the batch
+    std::vector<double> offsets;  // for each lane what scores were taken less than
+    int64_t lanes, first, used;   // lanes in memory, the number of the first one, and how many are of the batch
     Context context;
   };
 
@@ -488,7 +517,8 @@ class Sums {
 
   void run_chunk(Pool& pool, int64_t first, int64_t lanes, std::vector<Planes<T>>* totals) {
     Room room(*this, pool, lanes, first, std::min(lanes, layout_.lanes() - first));
-    forward(room, true, !given_.is_transposed());
+    forward(room, true, !given_.is_transposed() && !given_.is_log());
+    if (is_lost_) return;
     if (!given_.is_transposed()) return write_value(room);
     room.bars.back() = cotangent_of_value(room);
     backward(room, true, totals);
@@ -525,12 +555,12 @@ class Sums {
     to.resize(planes_);
     for (size_t set = 0; set < planes_; ++set) {
       if (!right) {
-        if (left[set].data) gather(to, set, product(room, c, left[set], nullptr), c.count);
+        if (left[set].data) gather(to, set, product(room, c, left[set], nullptr, set == 0), c.count);
         continue;
       }
       for (size_t part = set;; part = (part - 1) & set) {
         const Plane<T>&a = left[part], &b = (*right)[set ^ part];
-        if (a.data && b.data) gather(to, set, product(room, c, a, &b), c.count);
+        if (a.data && b.data) gather(to, set, product(room, c, a, &b, set == 0), c.count);
         if (part == 0) break;
       }
     }
@@ -543,16 +573,20 @@ class Sums {
     else to[set] = std::move(more);
   }
 
-  Plane<T> product(const Room& room, const Contraction& c, const Plane<T>& a, const Plane<T>* b) {
+  // `is_value`: not of tangents, nor a cotangent.
+  Plane<T> product(const Room& room, const Contraction& c, const Plane<T>& a, const Plane<T>* b, bool is_value) {
     Plane<T> out;
     const int64_t lanes = c.has_lanes() ? room.lanes : 1;
     T* const to = out.make(c.count, lanes);
     for (int64_t l = 0; l < lanes; ++l) out.exponents[at(l)] = std::max(a.exponent(l) + (b ? b->exponent(l) : 0), kZero);
     const void *const lhs = a.data, *const rhs = b ? b->data : nullptr;
+    std::vector<T> most;
     if (c.is_for_tiles) search_by_tiles<T>(room.context, c.step, lhs, rhs, to, nullptr);
     else if (lanes == 1) search<T>(room.context, c.step, lhs, rhs, to, nullptr);
-    else return normalize(out, c.count, by_lanes(room, c, lhs, rhs, to)), std::move(out);
-    normalize(out, c.count, tools_.largest(to, c.count, lanes));
+    else most = by_lanes(room, c, lhs, rhs, to);
+    if (most.empty()) most = tools_.largest(to, c.count, lanes);
+    if (is_value && given_.is_log() && loses(to, c.count, most)) is_lost_ = true;
+    normalize(out, c.count, most);
     return out;
   }
 
@@ -567,7 +601,7 @@ class Sums {
         for (int64_t k = 0; k < c.choices.runs(); ++k) {
           const Runs::Run choice = c.choices.run(k);
           const T *const left = static_cast<const T*>(lhs) + cell.left + choice.left, *const right = rhs ? static_cast<const T*>(rhs) + cell.right + choice.right : nullptr;
-          room.context.kernels.lane_sums({given_.ask.type, room.lanes, cell.count, choice.count, left, right, c.left_has_lanes, c.right_has_lanes, k > 0, c.cells.left().data(),
+          room.context.kernels.lane_sums({kTypeOf<T>, room.lanes, cell.count, choice.count, left, right, c.left_has_lanes, c.right_has_lanes, k > 0, c.cells.left().data(),
                                           c.cells.right().data(), c.choices.left().data(), c.choices.right().data(), to + cell.first * room.lanes, own.data()});
         }
       }
@@ -581,11 +615,83 @@ class Sums {
   void read_table(Room& room, int64_t i) {
     Planes<T>& planes = room.values[at(i)];
     planes.resize(planes_);
-    planes[0] = read_plane(room, i, given_.table(i).data);
+    planes[0] = given_.is_log() ? read_scores(room, i) : read_plane(room, i, given_.table(i).data);
     const auto active = std::find(plan_.active.begin(), plan_.active.end(), i);
     if (active == plan_.active.end()) return;
     for (int64_t j = 0; j < given_.order; ++j)
-      planes[size_t{1} << j] = read_plane(room, i, given_.tangent(j, static_cast<size_t>(active - plan_.active.begin())).data);
+      planes[size_t{1} << j] = read_tangent(room, i, planes[0], given_.tangent(j, static_cast<size_t>(active - plan_.active.begin())).data);
+  }
+
+  // Under log-sum-exp that of the exponentials times the temperature.
+  Plane<T> read_tangent(const Room& room, int64_t table, const Plane<T>& value, const void* data) {
+    if (!given_.is_log()) return read_plane(room, table, data);
+    const S* const from = static_cast<const S*>(data);
+    const int64_t count = layout_.count(table), lanes = value.lanes();
+    const std::vector<int64_t> places = layout_.has_lanes(table) ? lane_offsets(plan_, table, room.first, lanes, layout_.lanes()) : std::vector<int64_t>{0};
+    Plane<T> plane;
+    T* const to = plane.make(count, lanes);
+    over_entries(plan_, table, {}, false, [&](int64_t entry, int64_t address) {
+      for (int64_t l = 0; l < lanes; ++l) {
+        const T weight = value.data[entry * lanes + l];
+        to[entry * lanes + l] = weight == T(0) ? T(0) : weight * static_cast<T>(from[address + places[at(l)]]);
+      }
+    });
+    plane.exponents = value.exponents;
+    normalize(plane, count, tools_.largest(to, count, lanes));
+    return plane;
+  }
+
+  // exp((score - the largest one of the lane) / T).
+  Plane<T> read_scores(Room& room, int64_t table) {
+    const S* const from = static_cast<const S*>(given_.table(table).data);
+    const int64_t count = layout_.count(table), lanes = layout_.has_lanes(table) ? room.lanes : 1;
+    const std::vector<int64_t> places = layout_.has_lanes(table) ? lane_offsets(plan_, table, room.first, lanes, layout_.lanes()) : std::vector<int64_t>{0};
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    std::vector<T> most(at(lanes), -infinity), least(at(lanes), infinity);
+    Plane<T> plane;
+    T* const to = plane.make(count, lanes);
+    bool is_known = true;
+    over_entries(plan_, table, {}, false, [&](int64_t entry, int64_t address) {
+      for (int64_t l = 0; l < lanes; ++l) {
+        const T score = static_cast<T>(from[address + places[at(l)]]);
+        to[entry * lanes + l] = score;
+        most[at(l)] = score > most[at(l)] ? score : most[at(l)];
+        least[at(l)] = score < least[at(l)] && score != -infinity ? score : least[at(l)];
+        is_known &= score < infinity;  // nor NaN
+      }
+    });
+    for (int64_t l = 0; l < lanes; ++l) {
+      if (most[at(l)] == -infinity) most[at(l)] = T(0);  // of an impossible table
+      else is_known &= most[at(l)] - least[at(l)] < kLost * std::log(2.0) * given_.ask.temperature;
+      room.offsets[at(l)] += most[at(l)];
+    }
+    const Folds folds = kernels_.folds(kTypeOf<T>, Algebra::kLogSumExp);
+    if (lanes == 1) folds.weights(to, nullptr, count, most.data(), 0, given_.ask.temperature, to);
+    else for (int64_t i = 0; i < count; ++i) folds.weights(to + i * lanes, nullptr, lanes, most.data(), 1, given_.ask.temperature, to + i * lanes);
+    normalize(plane, count, tools_.largest(to, count, lanes));
+    if (!is_known) is_lost_ = true;
+    return plane;
+  }
+
+  // Whether a lane has entries that are not 0 so far below its largest one that their products may be lost.
+  static bool loses(const T* x, int64_t count, const std::vector<T>& most) {
+    const auto lanes = static_cast<int64_t>(most.size()), wide = lanes == 1 ? int64_t{8} : lanes;
+    std::vector<T> least(at(wide), std::numeric_limits<T>::infinity());
+    T* const to = least.data();
+    int64_t i = 0;
+    for (; i + wide <= count * lanes; i += wide)
+      for (int64_t l = 0; l < wide; ++l) {
+        const T y = x[i + l] > T(0) ? x[i + l] : std::numeric_limits<T>::infinity();
+        to[l] = y < to[l] ? y : to[l];
+      }
+    for (; i < count * lanes; ++i) to[0] = x[i] > T(0) ? std::min(to[0], x[i]) : to[0];
+    const T rate = power_of_two<T>(sizeof(T) == 4 ? -100 : -kLost);
+    bool is_lost = false;
+    for (int64_t l = 0; l < wide; ++l) {
+      const T top = most[lanes == 1 ? 0 : at(l)];
+      is_lost |= !(top < std::numeric_limits<T>::infinity()) || to[l] < top * rate;
+    }
+    return is_lost;
   }
 
   Plane<T> read_plane(const Room& room, int64_t table, const void* data) {
@@ -640,13 +746,20 @@ class Sums {
     const Plane<T>& plane = last.back();
     const std::vector<int64_t> addresses = addresses_of_value();
     const auto cells = static_cast<int64_t>(addresses.size());
-    T* const out = static_cast<T*>(ask.results[0].data);
+    S* const out = static_cast<S*>(ask.results[0].data);
     int32_t* const exponents = ask.question == Question::kScaledSum ? static_cast<int32_t*>(ask.results[1].data) : nullptr;
     for (int64_t l = 0; l < room.used; ++l)
       for (int64_t i = 0; i < cells; ++i) {
         const int64_t to = (room.first + l) * cells + addresses[at(i)];
         const T x = plane.data ? plane.data[i * plane.lanes() + l] : T(0);
         int64_t exponent = plane.data ? plane.exponent(l) : 0;
+        if (given_.is_log()) {
+          const Plane<T>& sums = last[0];
+          const T sum = sums.data[i * sums.lanes() + l];
+          if (given_.order == 0) out[to] = static_cast<S>(given_.ask.temperature * (std::log(sum) + exponent * std::log(2.0)) + shared_offset_ + room_offset(room, l));
+          else out[to] = static_cast<S>(sum == T(0) ? T(0) : scaled(x / sum, exponent - sums.exponent(l)));
+          continue;
+        }
         if (exponents) {
           int own = 0;
           const bool has_exponent = x != T(0) && std::isfinite(x);
@@ -659,11 +772,14 @@ class Sums {
       }
   }
 
+  double room_offset(const Room& room, int64_t l) const { return layout_.has_lanes(values() - 1) ? room.offsets[at(l)] : 0.0; }
+
   // --- back ------------------------------------------------------------------------------------------------------------------------
 
   // The given cotangent, of the plane of all tangents.
   Planes<T> cotangent_of_value(const Room& room) {
-    const T* const given = static_cast<const T*>(given_.cotangent());
+    const S* const given = static_cast<const S*>(given_.cotangent());
+    const Plane<T>& last = value(room, values() - 1)[0];
     const std::vector<int64_t> addresses = addresses_of_value();
     const auto cells = static_cast<int64_t>(addresses.size());
     Planes<T> planes(planes_);
@@ -672,8 +788,13 @@ class Sums {
     for (int64_t l = 0; l < room.lanes; ++l) {  // the last lane again for those beyond it, since zeros would be far from 1
       const int64_t base = (room.first + std::min(l, room.used - 1)) * cells;
       int32_t top = kZero;
-      const auto exponent = [&](int64_t i) { return given_.exponents()[base + addresses[at(i)]]; };
-      const auto entry = [&](int64_t i) { return given[base + addresses[at(i)]]; };
+      const auto exponent = [&](int64_t i) { return given_.is_log() ? last.exponent(l) : given_.exponents()[base + addresses[at(i)]]; };
+      const auto entry = [&](int64_t i) {
+        const T bar = static_cast<T>(given[base + addresses[at(i)]]);
+        if (!given_.is_log()) return bar;
+        const T sum = last.data[i * last.lanes() + l];
+        return sum == T(0) ? T(0) : bar / sum;
+      };
       for (int64_t i = 0; i < cells; ++i)
         if (entry(i) != T(0)) top = std::max(top, (std::isfinite(entry(i)) ? std::ilogb(entry(i)) : 0) - exponent(i));
       for (int64_t i = 0; i < cells; ++i) to[i * room.lanes + l] = entry(i) == T(0) ? T(0) : scaled(entry(i), -int64_t{exponent(i)} - top);
@@ -701,12 +822,12 @@ class Sums {
           const Plane<T>& bar = room.bars[at(number)].size() > set ? room.bars[at(number)][set] : none_;
           if (!bar.data) continue;
           if (other < 0) {
-            give(set, product(room, c, bar, nullptr));
+            give(set, product(room, c, bar, nullptr, false));
             continue;
           }
           for (size_t part = set;; part = (part - 1) & set) {
             const Plane<T>& factor = value(room, other)[set ^ part];
-            if (factor.data) give(part, product(room, c, bar, &factor));
+            if (factor.data) give(part, product(room, c, bar, &factor, false));
             if (part == 0) break;
           }
         }
@@ -721,18 +842,24 @@ class Sums {
       const int64_t i = plan_.active[active];
       if (layout_.has_lanes(i) != with_lanes || room.bars[at(i)].empty() || !room.bars[at(i)][0].data) continue;
       const Plane<T>& bar = room.bars[at(i)][0];
-      T* const to = static_cast<T*>(given_.ask.results[active].data);
+      S* const to = static_cast<S*>(given_.ask.results[active].data);
+      const Plane<T>& weights = value(room, i)[0];
       const std::vector<int64_t> lanes = with_lanes ? lane_offsets(plan_, i, room.first, room.lanes, layout_.lanes()) : std::vector<int64_t>{0};
       const int64_t wide = bar.lanes();
       std::vector<Power<T>> powers(bar.exponents.begin(), bar.exponents.end());
       over_entries(plan_, i, layout_.distinct(i), true, [&](int64_t entry, int64_t address) {
-        for (int64_t l = 0; l < room.used; ++l) to[address + lanes[at(l)]] += powers[at(l)].of(bar.data[entry * wide + l], bar.exponents[at(l)]);
+        for (int64_t l = 0; l < room.used; ++l) {
+          const T found = bar.data[entry * wide + l];
+          if (!given_.is_log()) to[address + lanes[at(l)]] += powers[at(l)].of(found, bar.exponents[at(l)]);
+          else if (const T weight = weights.data[entry * wide + l]; weight != T(0)) to[address + lanes[at(l)]] += static_cast<S>(scaled(found * weight, int64_t{bar.exponents[at(l)]} + weights.exponents[at(l)]));
+        }
       });
     }
   }
 
   Pool& pool_;
   const Given& given_;
+  Ask inner_;  // of ordinary sums of type T
   const Plan& plan_;
   const Kernels& kernels_;
   const Tools tools_;
@@ -741,6 +868,8 @@ class Sums {
   std::vector<Planes<T>> shared_;  // values without lanes
   std::vector<bool> is_moving_;
   std::vector<Contraction> forward_, backward_;
+  double shared_offset_ = 0;
+  std::atomic<bool> is_lost_{false};
   const Plane<T> none_{};
 };
 
@@ -757,6 +886,22 @@ void answer_sums(Pool& pool, const Ask& ask, const Plan& plan, const Kernels& ke
   const Given given{plan, ask, order_of(ask, plan)};
   if (ask.type == Type::kF32) Sums<float>(pool, given, kernels).run();
   else Sums<double>(pool, given, kernels).run();
+}
+
+bool answer_log_sums(Pool& pool, const Ask& ask, const Plan& plan, const Kernels& kernels) {
+  const Question question = ask.question;
+  if (ask.algebra != Algebra::kLogSumExp || (question != Question::kValue && question != Question::kLogTangent && question != Question::kLogCotangent)) return false;
+  for (int64_t i = 0; i < plan.tables; ++i)
+    for (int64_t label : plan.terms[at(i)])
+      if (std::count(plan.terms[at(i)].begin(), plan.terms[at(i)].end(), label) > 1) return false;
+  int64_t lanes = 1;
+  for (int64_t label : plan.lanes) lanes *= plan.size(label);
+  for (const Step& step : plan.steps)
+    if (step.count / lanes * step.choices >= kWorthTiles) return false;
+  if (question == Question::kLogTangent && plan.active.empty()) return false;
+  const Given given{plan, ask, question == Question::kLogTangent ? 1 : 0};
+  if (ask.type == Type::kF32) return Sums<double, float>(pool, given, kernels).run();
+  return Sums<double>(pool, given, kernels).run();
 }
 
 }  // namespace tropical

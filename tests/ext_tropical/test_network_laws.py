@@ -197,7 +197,8 @@ def test_soft_rows_of_large_steps_that_are_no_numbers():
     others = np.r_[0, 4:40]
     for row, expected in ((1, -np.inf), (2, np.nan), (3, np.inf)):
         np.testing.assert_array_equal(value[row], np.full(40, expected, np.float32))
-    np.testing.assert_array_equal(value[others], np.asarray(want[0])[others])
+    # Finite scores are summed another way, so the last bits differ.
+    np.testing.assert_allclose(value[others], np.asarray(want[0])[others], rtol=3e-7)
     np.testing.assert_allclose(of_rows[:, others], np.asarray(want[1])[:, others], rtol=1e-5)
     assert (of_rows[:, 1] == 0).all()
 
