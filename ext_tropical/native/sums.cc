@@ -244,32 +244,14 @@ void add(const Tools& tools, Plane<T>& to, const Plane<T>& more, int64_t count) 
   normalize(to, count, tools.largest(x, count, lanes));
 }
 
-// The sum over lanes, as a plane without them.
-template <class T>
-Plane<T> over_lanes(const Tools& tools, const Plane<T>& plane, int64_t count, int64_t used) {
-  const int64_t lanes = plane.lanes();
-  const int32_t top = *std::max_element(plane.exponents.begin(), plane.exponents.begin() + used);
-  std::vector<T> factors(at(lanes), T(0));
-  for (int64_t l = 0; l < used; ++l) factors[at(l)] = scaled(T(1), plane.exponents[at(l)] - top);
-  Plane<T> sum;
-  T* const to = sum.make(count, 1);
-  sum.exponents[0] = top;
-  for (int64_t i = 0; i < count; ++i) {
-    to[i] = 0;
-    tools.folds.candidates(plane.data + i * lanes, factors.data(), lanes, to + i, nullptr, 0);
-  }
-  normalize(sum, count, tools.largest(to, count, 1));
-  return sum;
-}
-
 // A product of two values, or the sum of one, for chunks of some lanes.
 struct Contraction {
   Step step;                    // with the lanes as the last axis of its cells
   Runs cells{{}}, choices{{}};  // without them
-  bool left_has_lanes = false, right_has_lanes = false;
+  bool left_has_lanes = false, right_has_lanes = false, sums_lanes = false;
   int64_t count = 1;  // of cells without lanes
   bool is_for_tiles = false;
-  bool has_lanes() const { return left_has_lanes || right_has_lanes; }
+  bool has_lanes() const { return (left_has_lanes || right_has_lanes) && !sums_lanes; }  // of the result
 };
 
 // The values of a plan without their lanes.
@@ -306,16 +288,18 @@ class Layout {
     const Step& s = plan_.steps[at(step)];
     return make(labels_[at(plan_.tables + step)], s.left, s.right, lanes);
   }
-  // The cotangent of one operand of a step, from that of its result and the other operand.
+  // The cotangent of one operand of a step, from that of its result and the other operand; of an operand without lanes their sum.
   Contraction backward(int64_t step, bool is_right, int64_t lanes) const {
     const Step& s = plan_.steps[at(step)];
-    return make(distinct_[at(is_right ? s.right : s.left)], plan_.tables + step, is_right ? s.left : s.right, lanes);
+    const int64_t operand = is_right ? s.right : s.left;
+    return make(distinct_[at(operand)], plan_.tables + step, is_right ? s.left : s.right, lanes, !has_lanes(operand));
   }
 
  private:
   // `lanes`: how many a value with lanes has.
-  Contraction make(const std::vector<int64_t>& result, int64_t left, int64_t right, int64_t lanes) const {
+  Contraction make(const std::vector<int64_t>& result, int64_t left, int64_t right, int64_t lanes, bool sums_lanes = false) const {
     Contraction c;
+    c.sums_lanes = sums_lanes;
     c.left_has_lanes = has_lanes(left), c.right_has_lanes = right >= 0 && has_lanes(right);
     const int64_t left_step = c.left_has_lanes ? lanes : 1, right_step = c.right_has_lanes ? lanes : 1;
     const auto axis = [&](int64_t label) {
@@ -331,6 +315,11 @@ class Layout {
             c.step.candidates.push_back(axis(label));
             c.step.choices = times(c.step.choices, plan_.size(label));
           }
+    if (sums_lanes && (c.left_has_lanes || c.right_has_lanes)) {
+      c.step.contracted.push_back(-1);
+      c.step.candidates.push_back({lanes, c.left_has_lanes, c.right_has_lanes});
+      c.step.choices = times(c.step.choices, lanes);
+    }
     c.cells = Runs(c.step.cells), c.choices = Runs(c.step.candidates);
     c.count = c.step.count = c.cells.count();
     if (c.has_lanes()) {
@@ -579,8 +568,13 @@ class Sums {
     const int64_t lanes = c.has_lanes() ? room.lanes : 1;
     T* const to = out.make(c.count, lanes);
     for (int64_t l = 0; l < lanes; ++l) out.exponents[at(l)] = std::max(a.exponent(l) + (b ? b->exponent(l) : 0), kZero);
-    const void *const lhs = a.data, *const rhs = b ? b->data : nullptr;
+    const void *lhs = a.data, *const rhs = b ? b->data : nullptr;
     std::vector<T> most;
+    Plane<T> aligned;
+    if (c.sums_lanes && c.left_has_lanes) {
+      aligned = with_one_exponent(room, a, b, layout_.count(c.step.left), out.exponents[0]);
+      lhs = aligned.data;
+    }
     if (c.is_for_tiles) search_by_tiles<T>(room.context, c.step, lhs, rhs, to, nullptr);
     else if (lanes == 1) search<T>(room.context, c.step, lhs, rhs, to, nullptr);
     else most = by_lanes(room, c, lhs, rhs, to);
@@ -588,6 +582,21 @@ class Sums {
     if (is_value && given_.is_log() && loses(to, c.count, most)) is_lost_ = true;
     normalize(out, c.count, most);
     return out;
+  }
+
+  // The cotangent of a result with lanes, so that products with the other operand have one power of two; 0 for lanes beyond the batch.
+  static Plane<T> with_one_exponent(const Room& room, const Plane<T>& bar, const Plane<T>* factor, int64_t count, int32_t& top) {
+    const int64_t lanes = room.lanes;
+    std::vector<int32_t> exponents;
+    for (int64_t l = 0; l < room.used; ++l) exponents.push_back(bar.exponent(l) + (factor ? factor->exponent(l) : 0));
+    top = std::max(*std::max_element(exponents.begin(), exponents.end()), kZero);
+    std::vector<T> powers(at(lanes), T(0));
+    for (int64_t l = 0; l < room.used; ++l) powers[at(l)] = scaled(T(1), exponents[at(l)] - top);
+    Plane<T> found;
+    T* const to = found.make(count, lanes);
+    for (int64_t i = 0; i < count * lanes; i += lanes)
+      for (int64_t l = 0; l < lanes; ++l) to[i + l] = bar.data[i + l] * powers[at(l)];
+    return found;
   }
 
   // Returns the largest magnitude of each lane.
@@ -815,19 +824,16 @@ class Sums {
         const bool sums_lanes = with_lanes && !layout_.has_lanes(operand);
         const Contraction& c = backward_[at(2 * s + is_right)];
         Planes<T>& to = sums_lanes ? (*totals)[at(operand)] : room.bars[at(operand)];
-        const auto give = [&](size_t set, Plane<T> more) {
-          gather(to, set, sums_lanes ? over_lanes(tools_, more, c.count, room.used) : std::move(more), c.count);
-        };
         for (size_t set = 0; set < planes_; ++set) {
           const Plane<T>& bar = room.bars[at(number)].size() > set ? room.bars[at(number)][set] : none_;
           if (!bar.data) continue;
           if (other < 0) {
-            give(set, product(room, c, bar, nullptr, false));
+            gather(to, set, product(room, c, bar, nullptr, false), c.count);
             continue;
           }
           for (size_t part = set;; part = (part - 1) & set) {
             const Plane<T>& factor = value(room, other)[set ^ part];
-            if (factor.data) give(part, product(room, c, bar, &factor, false));
+            if (factor.data) gather(to, part, product(room, c, bar, &factor, false), c.count);
             if (part == 0) break;
           }
         }

@@ -116,8 +116,8 @@ class Question(ExtensionOp):
 
     A family sets `algebra`, the semiring; `asked`, the question; and `about`, the numbers
     of the active tables, if there are some. `lanes` is how many of the output's first labels are
-    those of batches; -1: those that half of the results have. Shapes, dtypes, the split over devices
-    and the native call follow from these. `in_loops` answers in standard ops.
+    those of batches; -1: those that half of the results have. Shapes, dtypes, the split over
+    devices and the native call follow from these. `in_loops` answers in standard ops.
     """
 
     lanes = -1

@@ -58,8 +58,8 @@ class SumQuestion(Question):
     """A question to ordinary sums.
 
     A family has the fields `plan`, as text, and `lanes`: how many of the output's first labels are
-    those of batches; -1: those that half of the results have. Each entry along them has exponents of
-    its own, and they lie innermost.
+    those of batches; -1: those that half of the results have. Each entry along them has exponents
+    of its own, and they lie innermost.
     """
 
     def __post_init__(self) -> None:
