@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "log_sum_exp": (),
     "networks": (),
     "wide_networks": (),
+    "sum_product": (),
     "questions": (),
     "alignments": (),
     "chains": (),

@@ -23,6 +23,7 @@ from benchmarks import (
     one_line,
     questions,
     sparse_paths,
+    sum_product,
     training_step,
     tropical,
     tropical_gpu,
@@ -97,6 +98,13 @@ def test_wide_networks(capsys):
     assert all(row.proved and min(row.first, row.later) > 0 for row in rows)
     assert rows[0].elimination is not None
     assert "toulbar2" in capsys.readouterr().out
+
+
+def test_sum_product(capsys):
+    rows = sum_product.main(leaves=5, sites=3, rounds=3, vertices=6)
+    assert len(rows) == 4
+    assert all(min(row.first, row.later, row.peer) > 0 for row in rows)
+    assert "opt_einsum" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("module", SMALL, ids=lambda module: module.__name__)

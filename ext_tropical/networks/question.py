@@ -324,8 +324,8 @@ def run_at_once(op: Question, *arrays: np.ndarray) -> list[np.ndarray]:
 
 def kernels(
     family_id: str,
-    run: Callable[..., Any] = run_in_program,
-    eager: Callable[..., Any] = run_at_once,
+    run: Callable[..., tuple[jax.Array, ...]] = run_in_program,
+    eager: Callable[..., list[np.ndarray]] = run_at_once,
 ) -> ExtensionRuntimeSet:
     """The kernel of a family of networks."""
     return ExtensionRuntimeSet(

@@ -458,7 +458,7 @@ def _along(
     return jax.jvp(run, own, tuple(tangents))[1]
 
 
-def _has_linear(inputs: Sequence[Any]) -> bool:
+def _has_linear(inputs: Sequence[object]) -> bool:
     return any(isinstance(x, LinearInput) for x in inputs)
 
 
