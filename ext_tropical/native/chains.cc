@@ -224,7 +224,7 @@ void run_chains(Pool& pool, const Chains& given, const Kernels& kernels) {
   c.length = asked.inputs[Chains::kLengths] && count == 1 ? *static_cast<const int32_t*>(asked.inputs[Chains::kLengths]) : c.steps;
   // Numbers with exponents are many bytes for little arithmetic: computed twice they take less time than out of memory.
   const int64_t kept = c.steps * c.states * (c.k ? 4 * c.k : is_float ? 4 : 8) * (c.band && c.algebra == Algebra::kLogSumExp ? 8 : 1);
-  if (asked.has_detail() && kept > asked.memory) {
+  if ((asked.has_detail() || asked.asks == Chains::kSamples) && kept > asked.memory) {
     const double rows = std::min<double>(static_cast<double>(asked.memory) / 32, 1 << 18) * static_cast<double>(c.steps) / static_cast<double>(kept);  // those of 2^18 bytes stay in the cache
     c.every = std::max<int64_t>(1, static_cast<int64_t>(std::max(rows, std::sqrt(static_cast<double>(c.steps)))));
   }

@@ -111,9 +111,9 @@ class Chain:
         there. None: C is S.
 
     The arrays are checked when a method is called. If the T S messages of `best` (T S k with k),
-    `marginals` or a gradient take more than 16 MB, the native kernel keeps those of sqrt(T) times,
-    and computes the others again. `sample` keeps all messages; with columns it makes an emission
-    (T, S) first.
+    `marginals`, `sample` or a gradient take more than 16 MB, the native kernel keeps those of
+    sqrt(T) times, and computes the others again. With columns `sample` makes an emission (T, S)
+    first.
 
     Raises:
       ShapeError, DTypeError: by each method: the arrays do not fit.
