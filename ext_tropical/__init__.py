@@ -6,7 +6,7 @@ Every function that a user calls is here. By subject:
 - einsums: `tropical_einsum`, `tropical_einsum_with_argmax`, `best_assignment`,
   `plan_tropical_einsum`, `tropical_dot_general`, `tropical_reduce_sum`, `min_plus_dot_general`
 - models: `Network`
-- sequences: `Chain`, `viterbi`, `ctc_loss`, `align`
+- sequences: `Chain`, `viterbi`, `ctc_loss`, `align`, `align_symbols`
 - graphs: `shortest_paths`, `k_shortest_paths`, `count_shortest_paths`, `EdgeGraph`, `closure`,
   `segment_max`, `segment_min`
 - semirings: `max_plus`, `min_plus`, `max_mul`, `min_max`, `or_and`, `log_sum_exp`,
@@ -49,6 +49,7 @@ from .semirings.shipped import (
 from .sequences.alignments import align
 from .sequences.chain import Chain, viterbi
 from .sequences.ctc import ctc_loss
+from .sequences.symbol_alignments import align_symbols
 from .steps.einsum_op import TropicalEinsum
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Semiring",
     "TropicalEinsum",
     "align",
+    "align_symbols",
     "best_assignment",
     "broken_laws",
     "closure",

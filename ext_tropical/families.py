@@ -24,6 +24,7 @@ from .sequences.alignment_op import (
     SemiglobalCounts,
 )
 from .sequences.chain_op import ChainByEmission, ChainSamples, ChainScore
+from .sequences.symbol_alignment_op import SymbolAlignment
 from .steps.at_winner import AtWinner
 from .steps.einsum_op import TropicalEinsum
 from .steps.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
@@ -66,6 +67,7 @@ def register() -> None:
         AlignmentCounts(1.0, False, False, False),
         SemiglobalAlignment(semiring, False, False, False),
         SemiglobalCounts(1.0, False, False, False),
+        SymbolAlignment(semiring, False, False),
         ChainScore(semiring),
         ChainByEmission(SemiringKey.of(LogSumExp())),
         ChainSamples(),

@@ -293,7 +293,7 @@ BUDGETS: dict[str, float] = {
     "choices by a bool as a number in tenferro_jax": 0,
     "records of five and more by position in tenferro_jax": 0,
     "locals typed Any in tenferro_jax": 46,
-    "nodes of code in ext_tropical": 75_719,
+    "nodes of code in ext_tropical": 77_408,
     "dense of 1,000 simple statements in ext_tropical": 5.6,
     "comprehensions in comprehensions in ext_tropical": 10,
     "long functions in ext_tropical": 6,
@@ -308,7 +308,7 @@ BUDGETS: dict[str, float] = {
     "file names that occur twice": 0,
     "error classes": 15,
     "parameters of 1,000 with Any in the annotation": 25,
-    "words in docs, README and benchmarks": 45_000,
+    "words in docs, README and benchmarks": 45_200,
     "words in README.md": 450,
     "words in docs/limits.md": 900,
 }

@@ -38,6 +38,7 @@ FUNCTIONS = {
     "closure": (et.closure, SQUARE),
     "viterbi": (et.viterbi, ROW, SQUARE, SQUARE),
     "align": (et.align, SQUARE),
+    "align_symbols": (lambda s: et.align_symbols([0, 1], [1, 0, 0], s, gap=-1), SQUARE),
     "tropical_dot_general": (et.tropical_dot_general, SQUARE, ROW),
     "min_plus_dot_general": (et.min_plus_dot_general, SQUARE, SQUARE),
     "tropical_reduce_sum": (lambda a: et.tropical_reduce_sum(a, 0), SQUARE),

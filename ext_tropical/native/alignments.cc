@@ -165,6 +165,10 @@ void align(Pool& pool, const Alignments& asked, const Kernels& kernels) {
   });
 }
 
+void align_alone(const Alignments& asked, const Kernels& kernels) {
+  asked.one.type == Type::kF32 ? align_one<float>(asked, 0, kernels) : align_one<double>(asked, 0, kernels);
+}
+
 std::string fill(Alignments& asked, int64_t type, int64_t algebra, double temperature, int64_t rules, int64_t band) {
   Alignment& a = asked.one;
   a.type = static_cast<Type>(type), a.temperature = temperature;
@@ -173,7 +177,7 @@ std::string fill(Alignments& asked, int64_t type, int64_t algebra, double temper
   a.warps = rules & 1, a.affine = rules & 2, a.local = rules & 4;
   a.first_begin = rules & 8, a.first_end = rules & 16, a.second_begin = rules & 32, a.second_end = rules & 64;
   a.is_banded = band >= 0, a.band = band;
-  a.stride = a.columns;
+  a.stride = a.columns, a.first = a.second = nullptr;
   constexpr int64_t most = int64_t{1} << 29;
   if (a.type != Type::kF32 && a.type != Type::kF64) return "needs float32 or float64";
   if ((known != Algebra::kMaxPlus && !a.is_minimum && !a.is_log) || rules < 0 || rules > 127 || (a.warps && (a.affine || a.local)) || (a.local && rules > 7) || band > most) return "malformed attributes";

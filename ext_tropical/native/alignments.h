@@ -20,6 +20,9 @@ struct Alignments {
 // Throws std::bad_alloc.
 void align(Pool& pool, const Alignments& asked, const Kernels& kernels);
 
+// One pair of sequences, on this thread.
+void align_alone(const Alignments& asked, const Kernels& kernels);
+
 // Why there is no answer to a call, or "". Bits of `rules`: warps, affine, local, first_begin, first_end, second_begin, second_end. A band
 // below 0 is none.
 std::string fill(Alignments& asked, int64_t type, int64_t algebra, double temperature, int64_t rules, int64_t band);

@@ -9,7 +9,8 @@ namespace {
 #include "tiles.inc"
 #include "lines.inc"
 #include "alignments.inc"
+#include "symbols.inc"
 #include "chains.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, lane_sums, magnitudes, strip, strip_back, chain}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, lane_sums, magnitudes, strip, strip_back, chain, TROPICAL_BYTES, symbol_rows}; }
 }  // namespace tropical

@@ -31,6 +31,7 @@ NAMES = [
     "network_bound",
     "tables_dot",
     "align",
+    "align_symbols",
     "chain",
     "shortest_paths",
     "tree_sums",

@@ -67,6 +67,7 @@ struct Alignment {
   int64_t band, rows, columns;  // the greatest |i - j|; the elements that count
   int64_t stride;               // entries between rows of the scores, and of their counts
   const void *scores, *gap, *gap_open;
+  const int32_t *first, *second;  // nullptr; or symbols of the elements, by which the scores are those of a table
 
   bool has_free_end() const { return first_end || second_end; }
   // Whether an alignment may begin or end at a node.
@@ -95,6 +96,24 @@ struct StripRoom {
   uint8_t* codes;     // the kinds of the columns before, a row of lanes for each step; at free ends above them that of the last column; or nullptr
   void* score;        // of the end, or of the best one so far
   int64_t* end;       // of the best one so far: i + j and i
+};
+
+// Rows of an alignment of symbols, in lanes of whole numbers: column l * span + r is lane l of vector r. Values are of nodes, less a base that all share.
+struct SymbolRows {
+  bool is_wide, is_local;        // 32 bits, not 16
+  int64_t row, rows, span;       // rows before these; these; vectors of a row
+  int32_t gap, open, floor;      // open is at most gap, and gap at most 0; floor is the value of no column, if local
+  const int32_t* symbols;        // of the rows
+  const void* profile;           // the scores of a row for each symbol
+  void *values, *ahead;          // of the row before, and of what goes on from it by the first sequence; then those of the last row
+  const int32_t* left;           // of the column before, from the row before on
+  const int32_t* left_second;    // of what goes on from it by the second sequence
+  int32_t* edges;                // for each row each lane's last value, and what goes on into each lane but the first; or nullptr
+  int32_t* kept;                 // for each row the values, and those by the first and by the second sequence; or nullptr, as always in 16 bits
+  int32_t* in_last;              // the values of column `last`; or nullptr
+  int64_t last;
+  int32_t* best;                 // if local: the best pair so far
+  int64_t* end;                  // its i + j and i
 };
 
 struct StripBack {
@@ -146,6 +165,8 @@ struct Kernels {
   void (*strip_back)(const Alignment&, const Strip&, const StripRoom&, const StripBack&);
   // What a chain asks for. Returns the bytes of memory that it needs; without memory nothing else happens.
   int64_t (*chain)(const Chain&, void* memory);
+  int64_t lane_bytes;  // of a vector of symbol_rows
+  void (*symbol_rows)(const SymbolRows&);
 };
 
 Kernels baseline();

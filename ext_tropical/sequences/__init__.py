@@ -19,7 +19,11 @@
     `align`: edit distances, global and local alignments, time warping.
 `alignment_op`
     Its ops and their gradients. `alignment_inputs`: the arrays of an alignment by name;
-    `alignment_recurrence`: the ways in which it is found in standard ops.
+    `alignment_recurrence`: the ways in which it is found in standard ops; `alignment_arguments`:
+    what functions about alignments are given, checked.
+`symbol_alignments`
+    `align_symbols`: the same of symbols, by the scores of pairs of symbols. `symbol_alignment_op`:
+    its op.
 `vectors`
     Forms of arrays that several recurrences need.
 """
@@ -27,6 +31,7 @@
 from .alignments import AlignResult, align
 from .chain import Chain, ChainMarginals, ChainPath, viterbi
 from .ctc import ctc_chain, ctc_loss
+from .symbol_alignments import align_symbols
 
 __all__ = [
     "AlignResult",
@@ -34,6 +39,7 @@ __all__ = [
     "ChainMarginals",
     "ChainPath",
     "align",
+    "align_symbols",
     "ctc_chain",
     "ctc_loss",
     "viterbi",

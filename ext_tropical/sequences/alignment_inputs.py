@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 
 class Move(enum.IntEnum):
@@ -51,8 +52,20 @@ class AlignmentOpLike(Protocol):
     """
 
     @property
+    def family_id(self) -> str:
+        """The op."""
+
+    @property
     def algebra(self) -> Any:
         """The semiring."""
+
+    @property
+    def warps(self) -> bool:
+        """Whether every column is a pair or repeats one of its elements."""
+
+    @property
+    def affine(self) -> bool:
+        """Whether a gap's first element has a score of its own."""
 
     @property
     def gaps(self) -> Gaps:
@@ -85,3 +98,23 @@ class AlignmentInputs(NamedTuple):
     gap: jax.Array
     gap_open: jax.Array
     lengths: jax.Array | None = None
+
+
+class SymbolInputs(NamedTuple):
+    """The arrays of one alignment of sequences of m and n symbols, of k and l kinds.
+
+    Attributes:
+      first: int32 (m,), the symbols of the first sequence, from 0 to k - 1.
+      second: int32 (n,), those of the second sequence, from 0 to l - 1.
+      substitution: (k, l), the score of each pair of symbols.
+      gap: a scalar, of an element in a gap.
+      gap_open: a scalar, of the first element of a gap.
+      lengths: int32 (2,), how many elements of each sequence count.
+    """
+
+    first: jax.Array | np.ndarray
+    second: jax.Array | np.ndarray
+    substitution: jax.Array
+    gap: jax.Array
+    gap_open: jax.Array
+    lengths: jax.Array | np.ndarray

@@ -29,7 +29,7 @@ from ..semirings.registered import OfSemiring, SemiringKey
 from ..semirings.semiring import SelectiveSemiring
 from ..semirings.shipped import LogSumExp, OfTemperature, max_plus, min_plus
 from ..tangents import tangent_of
-from .alignment_inputs import AlignmentInputs, FreeEnd, Gaps
+from .alignment_inputs import AlignmentInputs, AlignmentOpLike, FreeEnd, Gaps
 from .alignment_recurrence import along, solved
 
 
@@ -205,9 +205,11 @@ class Alignment(OfSemiring, AlignmentOp):
         if not any(t is not None for t in moved):
             return [None] * self.output_count
         if self.with_path:
+            columns = outputs[1]
+            place = columns[:, 0], columns[:, 1]
 
-            def product(*inputs: jax.Array) -> jax.Array:
-                return along(self, outputs[1], self.inputs(*inputs))
+            def product(scores: jax.Array, gap: jax.Array, gap_open: jax.Array) -> jax.Array:
+                return along(self, columns, scores[place], gap, gap_open)
 
             return tangent_of(product, primals[:3], moved), None
         uses = zip(apply(self.counts(), *primals), moved, strict=True)
@@ -269,7 +271,7 @@ class AlignmentCounts(OfTemperature, AlignmentOp):
 # --- free ends ------------------------------------------------------------------------------------
 
 
-def _require_ends(op: AlignmentOp) -> None:
+def require_ends(op: AlignmentOpLike) -> None:
     """Refuse ends that are none, that come twice or in another order, and those of a local one."""
     if [*op.free] != [end for end in FreeEnd if end in op.free] or (op.free and op.local):
         raise InvalidConfig(
@@ -292,7 +294,7 @@ class SemiglobalAlignment(Alignment):
 
     def __post_init__(self) -> None:
         Alignment.__post_init__(self)
-        _require_ends(self)
+        require_ends(self)
 
     @property
     def free(self) -> Sequence[str]:
@@ -317,7 +319,7 @@ class SemiglobalCounts(AlignmentCounts):
 
     def __post_init__(self) -> None:
         AlignmentCounts.__post_init__(self)
-        _require_ends(self)
+        require_ends(self)
 
     @property
     def free(self) -> Sequence[str]:
@@ -345,15 +347,21 @@ class Rules(enum.IntFlag):
     SECOND_END = 64
 
 
-def _attributes(op: AlignmentOp) -> dict[str, Any]:
-    """The numbers of a call, in the order of the direct one."""
+def rule_bits(op: AlignmentOpLike) -> Rules:
+    """The rules of an op of alignments."""
     rules = Rules(0)
     rules |= Rules.WARPS if op.warps else 0
     rules |= Rules.AFFINE if op.affine else 0
     rules |= Rules.LOCAL if op.local else 0
     for end in op.free:
         rules |= Rules[FreeEnd(end).name]
+    return rules
+
+
+def _attributes(op: AlignmentOp) -> dict[str, Any]:
+    """The numbers of a call, in the order of the direct one."""
     temperature = op.algebra.temperature if isinstance(op.algebra, LogSumExp) else 1.0
+    rules = rule_bits(op)
     return {
         "algebra": np.int64(op.algebra.native_number),
         "temperature": np.float64(temperature),

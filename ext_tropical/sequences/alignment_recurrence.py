@@ -571,15 +571,19 @@ def _is_begin(op: AlignmentOpLike, node: jax.Array) -> jax.Array:
     return is_begin
 
 
-def along(op: AlignmentOpLike, columns: jax.Array, given: AlignmentInputs) -> jax.Array:
-    """The product of the entries that an alignment uses."""
-    one = jnp.asarray(op.algebra.one(given.scores.dtype))
+def along(
+    op: AlignmentOpLike, columns: jax.Array, pairs: jax.Array, gap: jax.Array, gap_open: jax.Array
+) -> jax.Array:
+    """The product of the entries that an alignment uses; `pairs` has a score for each column, which
+    counts where the column is a pair.
+    """
+    one = jnp.asarray(op.algebra.one(pairs.dtype))
     is_used = jnp.any(columns >= 0, 1)
     i, j = columns[:, 0], columns[:, 1]
     move = jnp.where(i < 0, Move.SECOND, jnp.where(j < 0, Move.FIRST, Move.PAIR))
-    entries = given.gap
+    entries = gap
     if op.gaps is Gaps.AFFINE:
         begins = move != jnp.append(Move.PAIR, move[:-1])
-        entries = jnp.where(begins, given.gap_open, given.gap)
-    entries = jnp.where(move == Move.PAIR, given.scores[i, j], entries)
+        entries = jnp.where(begins, gap_open, gap)
+    entries = jnp.where(move == Move.PAIR, pairs, entries)
     return folded(op.algebra.times, jnp.where(is_used, entries, one), one)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, typed_call
+from tenferro_jax.errors import DTypeError, ShapeError, typed_call
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.transforms import on_automatic_axes
-from tenferro_jax.shapes import as_array, as_index, as_real, shown
+from tenferro_jax.shapes import as_array, shown
 
-from ..arguments import one_dtype, require_numbers, require_size
-from ..semirings.registered import SemiringKey, as_semiring
-from ..semirings.semiring import SelectiveSemiring, Semiring, highest, lowest
-from ..semirings.shipped import LogSumExp, max_plus, min_plus
-from .alignment_inputs import FreeEnd
+from ..arguments import one_dtype, require_numbers
+from ..semirings.registered import SemiringKey
+from ..semirings.semiring import SelectiveSemiring, Semiring
+from ..semirings.shipped import max_plus
+from .alignment_arguments import AlignmentOptions, AlignmentRules, rules_of, semiring_of
 from .alignment_op import Alignment, SemiglobalAlignment
 
 
@@ -163,40 +161,30 @@ def align(
       >>> print(align(costs, semiring="min_plus").score)
       1.0
     """
-    algebra = as_semiring(semiring, "align, semiring")
-    if not isinstance(algebra, SelectiveSemiring | LogSumExp):
-        raise InvalidConfig(
-            where="align",
-            given=repr(algebra),
-            needed="a selective semiring or log_sum_exp, whose derivatives are known",
-        )
+    algebra = semiring_of("align", semiring)
     table = _table(scores, algebra)
-    _require_rules(mode, gap, gap_open)
-    is_local = mode == "local"
-    free = _free_ends(ends, mode)
-    radius = -1
-    if band is not None:
-        is_known = lengths is None and not is_local
-        radius = _radius(band, table.shape, free, is_known)
-    if gap is None:
-        each = jnp.asarray(algebra.one(table.dtype))
-    else:
-        each = _scalar(gap, "gap", algebra, table.dtype)
-    first = each
-    if gap_open is not None:
-        first = _scalar(gap_open, "gap_open", algebra, table.dtype)
-    inputs = [table, each, first]
-    if lengths is not None:
-        inputs.append(_lengths(lengths, table.shape))
-    family = functools.partial(SemiglobalAlignment, ends=free) if free else Alignment
+    given = AlignmentOptions(
+        gap=gap, gap_open=gap_open, mode=mode, ends=ends, band=band, lengths=lengths
+    )
+    rules = rules_of("align", algebra, table.dtype, table.shape, given)
+    return by_scores(algebra, rules, table)
+
+
+def by_scores(algebra: Semiring, rules: AlignmentRules, scores: jax.Array) -> AlignResult:
+    """The best alignment by the scores of all pairs (m, n)."""
+    inputs = [scores, rules.gap, rules.gap_open]
+    if rules.lengths is not None:
+        inputs.append(rules.lengths)
+    has_ends = bool(rules.free)
+    family = functools.partial(SemiglobalAlignment, ends=rules.free) if has_ends else Alignment
     op = family(
         semiring=SemiringKey.of(algebra),
-        warps=gap is None,
-        affine=gap_open is not None,
-        local=is_local,
-        band=radius,
+        warps=rules.warps,
+        affine=rules.affine,
+        local=rules.local,
+        band=rules.band,
         with_path=isinstance(algebra, SelectiveSemiring),
-        has_lengths=lengths is not None,
+        has_lengths=rules.lengths is not None,
     )
     score, *path = on_automatic_axes(functools.partial(apply, op))(*inputs)
     return AlignResult(score, path[0] if path else None)
@@ -222,107 +210,3 @@ def _table(scores: ArrayLike, semiring: Semiring) -> jax.Array:
             fix="One row for each element of the first sequence; for many use jax.vmap.",
         )
     return table
-
-
-def _require_rules(mode: str, gap: ArrayLike | None, gap_open: ArrayLike | None) -> None:
-    """Refuse another mode, and warping with what only gaps have."""
-    if mode not in ("global", "local"):
-        raise InvalidConfig(where="align, mode", given=repr(mode), needed="'global' or 'local'")
-    if gap is None and (gap_open is not None or mode == "local"):
-        raise InvalidConfig(
-            where="align",
-            given=("mode='local'" if gap_open is None else "gap_open") + " without gap",
-            needed="gap, the score of an element in a gap",
-            fix="Without gaps there is only global warping.",
-        )
-
-
-def _free_ends(given: str | Iterable[str], mode: str) -> tuple[str, ...]:
-    """The free ends in the order of `FreeEnd`."""
-    names = [given] if isinstance(given, str) else [*given]
-    free = tuple(end.value for end in FreeEnd if end in names)
-    if not set(names) <= set(free) or (free and mode == "local"):
-        raise InvalidConfig(
-            where="align, ends",
-            given=f"{given!r} in mode {mode!r}",
-            needed=f"some of {', '.join(map(repr, map(str, FreeEnd)))}, in mode 'global'",
-        )
-    return free
-
-
-def _radius(band: int, shape: tuple[int, ...], free: Sequence[str], is_known: bool) -> int:
-    """The band, at most the longer sequence, which is no band; checked if it is known where the
-    alignment may end.
-    """
-    radius = require_size("align, band", band)
-    longer = FreeEnd.FIRST_END if shape[0] > shape[1] else FreeEnd.SECOND_END
-    apart = 0 if longer in free else abs(shape[0] - shape[1])
-    if is_known and radius < apart:
-        raise InvalidConfig(
-            where="align, band",
-            given=f"{radius} for {shape[0]} and {shape[1]} elements",
-            needed=f"at least {apart}, their difference: the band has no global alignment",
-        )
-    return min(radius, max(shape))
-
-
-def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) -> jax.Array:
-    where = f"align, {name}"
-    number = None if isinstance(given, jax.Array) else as_real(given)
-    if number is not None:
-        return _constant(where, given, number, semiring, dtype)
-    value = jnp.asarray(as_array(given, where))
-    if value.ndim:
-        raise ShapeError(where=where, given=f"shape {value.shape}", needed="a scalar")
-    if value.weak_type and jnp.result_type(value, dtype) == dtype:
-        value = value.astype(dtype)
-    one_dtype(where, semiring, [dtype, value.dtype])
-    return value
-
-
-def _constant(
-    where: str, given: ArrayLike, number: float, semiring: Semiring, dtype: np.dtype
-) -> jax.Array:
-    """A number in the dtype of the scores, which holds it."""
-    low, high = (f(dtype).item() for f in (lowest, highest))
-    exact = as_index(given)
-    if jnp.issubdtype(dtype, jnp.floating):
-        with np.errstate(over="ignore"):
-            value = np.asarray(number, dtype)
-        holds = bool(np.isinf(value) <= np.isinf(number))
-    else:
-        holds = exact is not None and low <= exact <= high
-        value = np.asarray(exact if holds else 0, dtype)
-    if not holds:
-        raise DTypeError(where=where, given=shown(given), needed=f"a number of {dtype.name}")
-    is_cost = semiring == min_plus
-    if (semiring in (max_plus, min_plus) or isinstance(semiring, LogSumExp)) and (
-        number < 0 if is_cost else number > 0
-    ):
-        warnings.warn(
-            f"{where}: {number:g} makes a gap better than none under {semiring!r}; the score of a "
-            f"gap is added: {-number:g} makes it worse.",
-            stacklevel=5,
-        )
-    return jnp.asarray(value)
-
-
-def _lengths(given: ArrayLike | Sequence[ArrayLike], shape: tuple[int, ...]) -> jax.Array:
-    lengths = jnp.asarray(as_array(given, "align, lengths"))
-    if lengths.shape != (2,):
-        raise ShapeError(
-            where="align, lengths",
-            given=f"shape {lengths.shape}",
-            needed="(2,): the number of elements of the first and of the second sequence",
-            fix="For a batch use jax.vmap.",
-        )
-    known = not isinstance(lengths, jax.core.Tracer)
-    if not jnp.issubdtype(lengths.dtype, jnp.integer) or (
-        known and any(not 0 <= length <= n for length, n in zip(lengths.tolist(), shape))
-    ):
-        raise InvalidConfig(
-            where="align, lengths",
-            given=str(lengths.tolist()) if known else lengths.dtype.name,
-            needed=f"integers from 0 to {shape[0]} and from 0 to {shape[1]}",
-        )
-    return lengths if lengths.dtype == jnp.int32 else lengths.astype(jnp.int32)

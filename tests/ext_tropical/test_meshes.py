@@ -15,6 +15,7 @@ from ext_tropical import (
     Chain,
     Network,
     align,
+    align_symbols,
     best_assignment,
     closure,
     log_sum_exp,
@@ -323,6 +324,11 @@ def aligned(*scores, **how):
     return found.score, found.path
 
 
+def aligned_symbols(substitution):
+    found = align_symbols([0, 7, 3, 3, 1], [9, 15, 0, 2], substitution, gap=-1.0)
+    return found.score, found.path
+
+
 def asked(question, *tables, **how):
     return question(Network("ab,bc,cd->", *tables, **how))
 
@@ -370,6 +376,7 @@ FUNCTIONS = {
     "align, soft": (functools.partial(aligned, gap=-1.0, semiring="log_sum_exp"), PAIRS),
     "align, free ends": (functools.partial(aligned, gap=-1.0, ends="second end"), PAIRS),
     "align, lengths": (functools.partial(aligned, lengths=(5, 7), semiring="min_plus"), PAIRS),
+    "align_symbols": (aligned_symbols, PAIRS),
     "dot_general": (tropical_dot_general, SMALL[:2]),
     "reduce_sum": (functools.partial(tropical_reduce_sum, axis=0), SMALL[:1]),
     **{
