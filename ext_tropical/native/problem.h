@@ -1,6 +1,7 @@
 // One contraction step, as the tiles of every instruction set take it: value[b, i, j] = best over k of times(lhs[b, k, i], rhs[b, k, j]).
 #pragma once
 #include <cstdint>
+#include <utility>
 
 namespace tropical {
 
@@ -100,16 +101,19 @@ struct StripRoom {
 
 // Rows of an alignment of symbols, in lanes of whole numbers: column l * span + r is lane l of vector r. Values are of nodes, less a base that all share.
 struct SymbolRows {
-  bool is_wide, is_local;        // 32 bits, not 16
+  int64_t bits;                  // 8, if local; 16 or 32
+  bool is_local;
   int64_t row, rows, span;       // rows before these; these; vectors of a row
-  int32_t gap, open, floor;      // open is at most gap, and gap at most 0; floor is the value of no column, if local
+  int32_t gap, open;             // open is at most gap, and gap at most 0
+  int32_t low;                   // no more than what goes on by the second sequence to any node
+  int32_t floor, most;           // if local: the value of no column; and the score after which values may leave the lanes
   const int32_t* symbols;        // of the rows
   const void* profile;           // the scores of a row for each symbol
   void *values, *ahead;          // of the row before, and of what goes on from it by the first sequence; then those of the last row
   const int32_t* left;           // of the column before, from the row before on
   const int32_t* left_second;    // of what goes on from it by the second sequence
   int32_t* edges;                // for each row each lane's last value, and what goes on into each lane but the first; or nullptr
-  int32_t* kept;                 // for each row the values, and those by the first and by the second sequence; or nullptr, as always in 16 bits
+  int32_t* kept;                 // for each row the values, and those by the first and by the second sequence; or nullptr, as in less than 32 bits
   int32_t* in_last;              // the values of column `last`; or nullptr
   int64_t last;
   int32_t* best;                 // if local: the best pair so far
@@ -166,7 +170,8 @@ struct Kernels {
   // What a chain asks for. Returns the bytes of memory that it needs; without memory nothing else happens.
   int64_t (*chain)(const Chain&, void* memory);
   int64_t lane_bytes;  // of a vector of symbol_rows
-  void (*symbol_rows)(const SymbolRows&);
+  // Returns how many rows were computed: those up to the first one whose best pair is above `most`.
+  int64_t (*symbol_rows)(const SymbolRows&);
 };
 
 Kernels baseline();

@@ -1,4 +1,4 @@
-// Alignments of symbols: in lanes of 16 and 32 bits where all scores are whole numbers, in strips of floats elsewhere. A path is found from rows that are kept at intervals, and from
+// Alignments of symbols: in lanes of 8, 16 and 32 bits where all scores are whole numbers, in strips of floats elsewhere. A path is found from rows that are kept at intervals, and from
 // what goes from lane to lane: these cut the table into blocks, of which those that the path passes are computed once more.
 #include "symbols.h"
 
@@ -23,6 +23,7 @@ struct Whole {
   bool first_begin, first_end, second_begin, second_end, local;
   int32_t gap, open;
   std::vector<int32_t> scores;
+  int64_t most;   // the largest score, or 0
   int64_t apart;  // more than values of neighbours differ
 
   bool begins(int64_t i, int64_t j) const { return (i == 0 && (j == 0 || second_begin || local)) || (j == 0 && (first_begin || local)); }
@@ -54,7 +55,7 @@ bool is_whole(const Alignment& a, const int32_t* first, const int32_t* second, c
   if (!as_whole(*static_cast<const T*>(a.gap), a.is_minimum, none, w.gap)) return false;
   w.open = w.gap;
   if (a.affine && !as_whole(*static_cast<const T*>(a.gap_open), a.is_minimum, none, w.open)) return false;
-  if (w.gap == none || w.open == none || w.open > w.gap || w.gap > 0 || a.warps || a.is_banded || a.rows < 1 || a.columns < 1 || kinds[0] > 256) return false;
+  if (w.gap == none || w.open == none || w.open > w.gap || w.gap > 0 || a.rows < 1 || a.columns < 1 || kinds[0] > 256) return false;
   w.rows = a.rows, w.columns = a.columns, w.kinds = kinds[1], w.first = first, w.second = second;
   w.first_begin = a.first_begin, w.first_end = a.first_end, w.second_begin = a.second_begin, w.second_end = a.second_end, w.local = a.local;
   const int32_t low = 2 * w.open - 1;  // worse than two gaps, so no alignment has it
@@ -64,12 +65,15 @@ bool is_whole(const Alignment& a, const int32_t* first, const int32_t* second, c
     if (!as_whole(static_cast<const T*>(a.scores)[i], a.is_minimum, low, w.scores[i])) return false;
     w.scores[i] = std::max(w.scores[i], low), most = std::max(most, w.scores[i]);
   }
-  w.apart = most + 2 * -static_cast<int64_t>(w.open) + 1;
-  const int64_t exact = sizeof(T) == 4 && !std::is_integral<T>::value ? 1 << 24 : 1 << 30;
+  w.most = most, w.apart = most + 2 * -static_cast<int64_t>(w.open) + 1;
+  const int64_t exact = sizeof(T) == 4 && !std::is_integral<T>::value ? 1 << 24 : 1 << 29;
   return (a.rows + a.columns + 2) * w.apart <= exact;
 }
 
 // --- rows in lanes --------------------------------------------------------------------------------
+
+constexpr int64_t kMost16 = 32767, kLow16 = -30000;  // of 16 bits, unless local
+constexpr int64_t kSpread = 4096;                     // how far values may move before they are looked at
 
 // Memory whose first entry is aligned to a cache line, with room for one before it.
 class Aligned {
@@ -91,14 +95,18 @@ class Aligned {
   int64_t size_ = 0;
 };
 
+// Runs f(T{}) for the numbers of so many bits.
+template <class F>
+auto with_bits(int64_t bits, const F& f) { return bits == 8 ? f(int8_t{}) : bits == 16 ? f(int16_t{}) : f(int32_t{}); }
+
 // Some columns of a table in lanes: column l * span + r behind `column` is lane l of vector r.
 struct Layout {
-  bool is_wide;
-  int64_t column, columns, lanes, span;
-  Layout(const Kernels& kernels, bool is_wide, int64_t column, int64_t columns) : is_wide(is_wide), column(column), columns(columns) {
-    lanes = kernels.lane_bytes / (is_wide ? 4 : 2), span = (columns + lanes - 1) / lanes;
+  int64_t bits, column, columns, lanes, span;
+  Layout(const Kernels& kernels, int64_t bits, int64_t column, int64_t columns) : bits(bits), column(column), columns(columns) {
+    lanes = 8 * kernels.lane_bytes / bits, span = (columns + lanes - 1) / lanes;
   }
   int64_t size() const { return lanes * span; }
+  int64_t bytes() const { return size() * bits / 8; }
   int64_t place(int64_t column) const { return column % span * lanes + column / span; }
 };
 
@@ -136,19 +144,29 @@ struct Table {
   Layout layout;
   int64_t base = 0;
   Aligned values, ahead, scores;
-  Table(const Whole& w, const Layout& layout) : w(w), layout(layout) {}
-
-  template <class T>
-  void begin_as(const int32_t* h, const int32_t* e, int64_t row, int64_t rows) {
-    spread(layout, h, base, values.room<T>(layout.size()));
-    spread(layout, e, base, ahead.room<T>(layout.size()));
-    spread_scores(w, layout, row, rows, scores.room<T>(layout.size() * static_cast<int64_t>(w.scores.size()) / w.kinds));
+  Table(const Whole& w, const Layout& layout) : w(w), layout(layout) {
+    if (w.local && layout.bits < 32) base = most() + 1 - below(w);  // no value is below that of no column
   }
+  int64_t most() const { return (int64_t{1} << (layout.bits - 1)) - 1; }
+  // How far below the value of no column numbers are.
+  static int64_t below(const Whole& w) { return 3 * -static_cast<int64_t>(w.open) + 2; }
+
   // From the values of a row, and of what goes on from it by the first sequence.
-  void begin(const int32_t* h, const int32_t* e, int64_t row, int64_t rows) { layout.is_wide ? begin_as<int32_t>(h, e, row, rows) : begin_as<int16_t>(h, e, row, rows); }
+  void begin(const int32_t* h, const int32_t* e, int64_t row, int64_t rows) {
+    with_bits(layout.bits, [&](auto zero) {
+      using T = decltype(zero);
+      spread(layout, h, base, values.room<T>(layout.size()));
+      spread(layout, e, base, ahead.room<T>(layout.size()));
+      spread_scores(w, layout, row, rows, scores.room<T>(layout.size() * static_cast<int64_t>(w.scores.size()) / w.kinds));
+    });
+  }
+  void copy_row(const Table& from) {
+    base = from.base;
+    std::memcpy(values.room<char>(layout.bytes()), from.values.at<char>(), static_cast<size_t>(layout.bytes()));
+    std::memcpy(ahead.room<char>(layout.bytes()), from.ahead.at<char>(), static_cast<size_t>(layout.bytes()));
+  }
   int64_t value_at(const Aligned& from, int64_t column) const {
-    const int64_t place = layout.place(column);
-    return base + (layout.is_wide ? from.at<int32_t>()[place] : from.at<int16_t>()[place]);
+    return base + with_bits(layout.bits, [&](auto zero) { return static_cast<int64_t>(from.at<decltype(zero)>()[layout.place(column)]); });
   }
   std::vector<int32_t> row_of(const Aligned& from) const {
     std::vector<int32_t> to(static_cast<size_t>(layout.columns));
@@ -156,6 +174,12 @@ struct Table {
     return to;
   }
 };
+
+void set_numbers(const Whole& w, const Table& t, SymbolRows& s) {
+  s.bits = t.layout.bits, s.is_local = w.local, s.gap = w.gap, s.open = w.open;
+  s.floor = static_cast<int32_t>(-t.base), s.most = static_cast<int32_t>(t.most() - w.most);
+  s.low = w.local ? s.floor + w.open : s.bits == 16 ? static_cast<int32_t>(kLow16) : -(1 << 30);
+}
 
 // A row that is kept, and what goes from lane to lane in those after it.
 struct Kept {
@@ -172,101 +196,115 @@ struct Best {
   }
 };
 
-// How many rows may be computed before values may leave the lanes, after values were moved to the middle; 0 if none.
+// The number of bits with which a table begins.
+int64_t first_bits(const Whole& w) {
+  if (w.local) {
+    const int64_t least = Table::below(w) + 2 * w.most;
+    return least <= 128 ? 8 : least <= kMost16 / 2 ? 16 : 32;
+  }
+  return w.apart <= kSpread / 4 && std::abs(w.at_side(0, w.columns)) + w.apart <= kMost16 / 2 ? 16 : 32;
+}
+
+// How many rows may be computed before values may leave 16 bits, after values were moved to the middle; 0 if none.
 int64_t rows_that_fit(Table& t) {
-  if (t.layout.is_wide) return 1024;
-  constexpr int64_t low = -30000, high = 32767, spread_of_rows = 4096;
-  const int64_t apart = t.w.apart;
-  if (apart > 1024) return 0;
-  const int64_t rows = spread_of_rows / apart, margin = (rows + 4) * apart;
+  const int64_t rows = kSpread / t.w.apart, margin = (rows + 4) * t.w.apart;
   int16_t* const values = t.values.at<int16_t>();
-  int16_t least = values[0], most = values[0];
+  int16_t least = kMost16, most = -kMost16 - 1;
   for (int64_t i = 0; i < t.layout.size(); ++i) least = std::min(least, values[i]), most = std::max(most, values[i]);
-  if (least - margin >= low && most + margin <= high) return rows;
-  if (most - least + 2 * margin > high - low) return 0;
-  const int16_t by = static_cast<int16_t>(least - margin - low);
+  if (least - margin >= kLow16 && most + margin <= kMost16) return rows;
+  if (most - least + 2 * margin > kMost16 - kLow16) return 0;
+  const int16_t by = static_cast<int16_t>(least - margin - kLow16);
   int16_t* const ahead = t.ahead.at<int16_t>();
   for (int64_t i = 0; i < t.layout.size(); ++i) values[i] = static_cast<int16_t>(values[i] - by), ahead[i] = static_cast<int16_t>(ahead[i] - by);
   t.base += by;
   return rows;
 }
 
-Best rows_of(const Whole& w, const Kernels& kernels, std::vector<Kept>* kept) {
-  const int64_t m = w.rows, n = w.columns;
-  std::vector<int32_t> h(static_cast<size_t>(n)), e(static_cast<size_t>(n));
-  for (int64_t j = 1; j <= n; ++j) h[static_cast<size_t>(j - 1)] = static_cast<int32_t>(w.at_side(0, j)), e[static_cast<size_t>(j - 1)] = h[static_cast<size_t>(j - 1)] + w.open;
-  const int64_t range = std::abs(w.at_side(0, n)) + w.apart;
-  auto table = std::make_unique<Table>(w, Layout(kernels, range > 16000 || w.apart > 1024, 0, n));
-  table->begin(h.data(), e.data(), 0, m);
-  const int64_t most = std::numeric_limits<int64_t>::max();
-  Best best{w.local ? 0 : std::numeric_limits<int64_t>::lowest(), w.local ? 0 : most, 0};
-  if (w.first_end) best.meet(w.at_side(0, n), 0, n);
-  const int64_t interval = std::max<int64_t>(128, 2 * static_cast<int64_t>(std::sqrt(static_cast<double>(m))));
-  int64_t kept_until = 0;
-  std::vector<int32_t> left, left_second, in_last;
-  for (int64_t row = 0; row < m;) {
-    int64_t rows = rows_that_fit(*table);
-    if (rows == 0) {
-      auto wide = std::make_unique<Table>(w, Layout(kernels, true, 0, n));
-      wide->begin(table->row_of(table->values).data(), table->row_of(table->ahead).data(), row, m - row);
-      table = std::move(wide), kept_until = row;
-      continue;
+// All rows of an alignment, one after another.
+class Rows {
+ public:
+  Rows(const Whole& w, const Kernels& kernels, std::vector<Kept>* kept)
+      : w_(w), kernels_(kernels), kept_(kept), table_(std::make_unique<Table>(w, Layout(kernels, first_bits(w), 0, w.columns))) {}
+
+  Best best() {
+    const int64_t m = w_.rows, n = w_.columns;
+    std::vector<int32_t> h(static_cast<size_t>(n)), e(h.size());
+    for (size_t j = 0; j < h.size(); ++j) h[j] = static_cast<int32_t>(w_.at_side(0, static_cast<int64_t>(j) + 1)), e[j] = h[j] + w_.open;
+    table_->begin(h.data(), e.data(), 0, m);
+    best_ = w_.local ? Best{0, 0, 0} : Best{std::numeric_limits<int64_t>::lowest(), std::numeric_limits<int64_t>::max(), 0};
+    if (w_.first_end) best_.meet(w_.at_side(0, n), 0, n);
+    while (row_ < m) {
+      const bool is_checked = table_->layout.bits == 16 && !w_.local;
+      const int64_t rows = std::min(is_checked ? rows_that_fit(*table_) : 1024, m - row_);
+      if (rows) advance(rows);
+      if (!rows || (w_.local && best_.score > most_score())) widen();
     }
-    const Layout& layout = table->layout;
-    if (kept && row >= kept_until) {
-      kept->push_back({row, Table(w, layout), {}});
-      Table& copy = kept->back().table;
-      const size_t bytes = static_cast<size_t>(layout.size()) * (layout.is_wide ? 4 : 2);
-      copy.base = table->base;
-      std::memcpy(copy.values.room<char>(static_cast<int64_t>(bytes)), table->values.at<char>(), bytes);
-      std::memcpy(copy.ahead.room<char>(static_cast<int64_t>(bytes)), table->ahead.at<char>(), bytes);
-      kept_until = row + interval;
+    if (w_.local) return best_;
+    if (w_.second_end) {
+      best_.meet(w_.at_side(m, 0), m, 0);
+      for (int64_t j = 1; j <= n; ++j) best_.meet(table_->value_at(table_->values, j - 1), m, j);
     }
-    rows = std::min(rows, m - row);
-    if (kept) rows = std::min(rows, kept_until - row);
-    left.resize(static_cast<size_t>(rows + 1)), left_second.resize(left.size()), in_last.resize(left.size());
-    for (int64_t i = 0; i <= rows; ++i) left[static_cast<size_t>(i)] = static_cast<int32_t>(w.at_side(row + i, 0) - table->base);
-    for (int64_t i = 0; i < rows; ++i) left_second[static_cast<size_t>(i)] = left[static_cast<size_t>(i + 1)] + w.open;
+    best_.meet(table_->value_at(table_->values, n - 1), m, n);
+    return best_;
+  }
+
+ private:
+  int64_t most_score() const { return table_->base + table_->most() - w_.most; }
+
+  void widen() {
+    auto wide = std::make_unique<Table>(w_, Layout(kernels_, 2 * table_->layout.bits, 0, w_.columns));
+    wide->begin(table_->row_of(table_->values).data(), table_->row_of(table_->ahead).data(), row_, w_.rows - row_);
+    table_ = std::move(wide), kept_until_ = row_;
+  }
+
+  void advance(int64_t rows) {
+    const Layout& layout = table_->layout;
+    if (kept_ && row_ >= kept_until_) {
+      kept_->push_back({row_, Table(w_, layout), {}});
+      kept_->back().table.copy_row(*table_);
+      kept_until_ = row_ + std::max<int64_t>(128, 2 * static_cast<int64_t>(std::sqrt(static_cast<double>(w_.rows))));
+    }
+    if (kept_) rows = std::min(rows, kept_until_ - row_);
+    const size_t count = static_cast<size_t>(rows);
+    const int64_t base = table_->base;
+    left_.resize(count + 1), left_second_.resize(count), in_last_.resize(count);
+    for (size_t i = 0; i <= count; ++i) left_[i] = static_cast<int32_t>(w_.at_side(row_ + static_cast<int64_t>(i), 0) - base);
+    for (size_t i = 0; i < count; ++i) left_second_[i] = left_[i + 1] + w_.open;
     SymbolRows s{};
-    s.is_wide = layout.is_wide, s.is_local = w.local, s.row = row, s.rows = rows, s.span = layout.span;
-    s.gap = w.gap, s.open = w.open, s.floor = static_cast<int32_t>(-table->base);
-    s.symbols = w.first + row, s.profile = table->scores.at<char>(), s.values = table->values.at<char>(), s.ahead = table->ahead.at<char>();
-    s.left = left.data(), s.left_second = left_second.data();
-    size_t edges = 0;
-    if (kept) {
-      std::vector<int32_t>& mine = kept->back().edges;
-      edges = mine.size(), mine.resize(edges + static_cast<size_t>(2 * rows * layout.lanes));
-      s.edges = mine.data() + edges;
-    }
-    if (w.first_end) s.in_last = in_last.data(), s.last = n - 1;
-    int32_t found = static_cast<int32_t>(best.score - table->base);
-    int64_t end[2] = {best.sum, best.row};
-    if (w.local) s.best = &found, s.end = end;
-    kernels.symbol_rows(s);
-    if (w.local) best = {found + table->base, end[0], end[1]};
-    if (kept && table->base) {
-      std::vector<int32_t>& mine = kept->back().edges;
-      for (; edges < mine.size(); ++edges) mine[edges] += static_cast<int32_t>(table->base);
-    }
-    row += rows;
-    if (w.first_end)
-      for (int64_t i = 0; i < rows; ++i) best.meet(in_last[static_cast<size_t>(i)] + table->base, row - rows + i + 1, n);
+    s.row = row_, s.rows = rows, s.span = layout.span;
+    set_numbers(w_, *table_, s);
+    s.symbols = w_.first + row_, s.profile = table_->scores.at<char>(), s.values = table_->values.at<char>(), s.ahead = table_->ahead.at<char>();
+    s.left = left_.data(), s.left_second = left_second_.data();
+    std::vector<int32_t> none, &edges = kept_ ? kept_->back().edges : none;
+    const size_t before = edges.size();
+    if (kept_) edges.resize(before + static_cast<size_t>(2 * rows * layout.lanes)), s.edges = edges.data() + before;
+    if (w_.first_end) s.in_last = in_last_.data(), s.last = w_.columns - 1;
+    int32_t found = static_cast<int32_t>(best_.score - base);
+    int64_t end[2] = {best_.sum, best_.row};
+    if (w_.local) s.best = &found, s.end = end;
+    rows = kernels_.symbol_rows(s);
+    if (kept_) edges.resize(before + static_cast<size_t>(2 * rows * layout.lanes));
+    for (size_t i = before; base && i < edges.size(); ++i) edges[i] += static_cast<int32_t>(base);
+    if (w_.local) best_ = {found + base, end[0], end[1]};
+    for (int64_t i = 0; w_.first_end && i < rows; ++i) best_.meet(in_last_[static_cast<size_t>(i)] + base, row_ + i + 1, w_.columns);
+    row_ += rows;
   }
-  if (w.local) return best;
-  if (w.second_end) {
-    best.meet(w.at_side(m, 0), m, 0);
-    for (int64_t j = 1; j <= n; ++j) best.meet(table->value_at(table->values, j - 1), m, j);
-  }
-  best.meet(table->value_at(table->values, n - 1), m, n);
-  return best;
-}
+
+  const Whole& w_;
+  const Kernels& kernels_;
+  std::vector<Kept>* kept_;
+  std::unique_ptr<Table> table_;
+  Best best_{};
+  int64_t row_ = 0, kept_until_ = 0;
+  std::vector<int32_t> left_, left_second_, in_last_;
+};
 
 // --- the way back ---------------------------------------------------------------------------------
 
 // A block of the table: rows behind a kept one, columns of one of its lanes, with the values of its nodes by their last column.
 class Block {
  public:
-  Block(const Whole& w, const Kernels& kernels) : w_(w), kernels_(kernels), layout_(kernels, true, 0, 1) {}
+  Block(const Whole& w, const Kernels& kernels) : w_(w), kernels_(kernels), layout_(kernels, 32, 0, 1) {}
   bool has(int64_t i, int64_t j) const { return i > row_ && i <= row_ + rows_ && j > layout_.column && j <= layout_.column + layout_.columns; }
 
   // The block that ends in node (i, j).
@@ -274,7 +312,7 @@ class Block {
     const Layout& whole = kept.table.layout;
     const int64_t lane = (j - 1) / whole.span, column = lane * whole.span;
     row_ = kept.row, rows_ = i - row_;
-    layout_ = Layout(kernels_, true, column, j - column);
+    layout_ = Layout(kernels_, 32, column, j - column);
     top_.resize(static_cast<size_t>(layout_.columns)), left_.resize(static_cast<size_t>(rows_ + 1));
     std::vector<int32_t> ahead(top_.size()), second(left_.size());
     for (int64_t k = 0; k < layout_.columns; ++k) {
@@ -291,12 +329,13 @@ class Block {
     Table table(w_, layout_);
     table.begin(top_.data(), ahead.data(), row_, rows_);
     SymbolRows s{};
-    s.is_wide = true, s.is_local = w_.local, s.row = row_, s.rows = rows_, s.span = layout_.span;
-    s.gap = w_.gap, s.open = w_.open, s.symbols = w_.first + row_, s.profile = table.scores.at<char>(), s.values = table.values.at<char>(), s.ahead = table.ahead.at<char>();
+    s.row = row_, s.rows = rows_, s.span = layout_.span;
+    set_numbers(w_, table, s);
+    s.symbols = w_.first + row_, s.profile = table.scores.at<char>(), s.values = table.values.at<char>(), s.ahead = table.ahead.at<char>();
     s.left = left_.data(), s.left_second = second.data();
     s.kept = kept_.room<int32_t>(rows_ * 3 * layout_.size());
-    int32_t best = std::numeric_limits<int32_t>::max();
-    s.best = &best;
+    int32_t best = std::numeric_limits<int32_t>::max();  // no pair is looked for
+    s.best = &best, s.most = best;
     kernels_.symbol_rows(s);
   }
 
@@ -347,7 +386,7 @@ void walk(const Whole& w, const Kernels& kernels, const std::vector<Kept>& kept,
 
 Best align_whole(const Whole& w, const Kernels& kernels, int64_t room, int32_t* path) {
   std::vector<Kept> kept;
-  const Best best = rows_of(w, kernels, path ? &kept : nullptr);
+  const Best best = Rows(w, kernels, path ? &kept : nullptr).best();
   if (path) walk(w, kernels, kept, best.row, best.sum - best.row, room, path);
   return best;
 }
@@ -418,15 +457,15 @@ void align_symbols(Pool& pool, const SymbolAlignments& asked, const Kernels& ker
   });
 }
 
-std::string fill(SymbolAlignments& asked, int64_t type, int64_t algebra, int64_t rules) {
+std::string fill(SymbolAlignments& asked, int64_t type, int64_t algebra, double temperature, int64_t rules, int64_t band) {
   constexpr int64_t most = int64_t{1} << 29;
   Alignment& a = asked.one;
   Alignments scored{};  // which takes no integers
   scored.one = a, scored.batch = 1, scored.results = asked.results;
   const bool is_integer = static_cast<Type>(type) == Type::kI32;
-  const std::string problem = fill(scored, is_integer ? 1 : type, algebra, 1.0, rules, -1);
+  const std::string problem = fill(scored, is_integer ? 1 : type, algebra, temperature, rules, band);
   if (!problem.empty()) return problem;
-  if (scored.one.is_log || scored.one.warps || asked.results.size() > 2) return "malformed attributes";
+  if (scored.one.is_log || scored.one.warps || scored.one.is_banded || asked.results.size() > 2) return "malformed attributes";
   if (asked.kinds[0] < 1 || asked.kinds[1] < 1 || asked.kinds[0] > most || asked.kinds[1] > most || asked.kinds[0] * asked.kinds[1] > most) return "sizes out of range";
   a = scored.one;
   if (is_integer) a.type = Type::kI32;

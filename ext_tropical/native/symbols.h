@@ -22,7 +22,7 @@ struct SymbolAlignments {
 // Throws std::bad_alloc.
 void align_symbols(Pool& pool, const SymbolAlignments& asked, const Kernels& kernels);
 
-// Why there is no answer to a call, or "". `rules` are those of alignments.h.
-std::string fill(SymbolAlignments& asked, int64_t type, int64_t algebra, int64_t rules);
+// Why there is no answer to a call, or "". The numbers are those of alignments.h; there is no warping, band or log-sum-exp.
+std::string fill(SymbolAlignments& asked, int64_t type, int64_t algebra, double temperature, int64_t rules, int64_t band);
 
 }  // namespace tropical

@@ -347,21 +347,15 @@ class Rules(enum.IntFlag):
     SECOND_END = 64
 
 
-def rule_bits(op: AlignmentOpLike) -> Rules:
-    """The rules of an op of alignments."""
+def attributes(op: AlignmentOpLike) -> dict[str, Any]:
+    """The numbers of a call, in the order of the direct one."""
     rules = Rules(0)
     rules |= Rules.WARPS if op.warps else 0
     rules |= Rules.AFFINE if op.affine else 0
     rules |= Rules.LOCAL if op.local else 0
     for end in op.free:
         rules |= Rules[FreeEnd(end).name]
-    return rules
-
-
-def _attributes(op: AlignmentOp) -> dict[str, Any]:
-    """The numbers of a call, in the order of the direct one."""
     temperature = op.algebra.temperature if isinstance(op.algebra, LogSumExp) else 1.0
-    rules = rule_bits(op)
     return {
         "algebra": np.int64(op.algebra.native_number),
         "temperature": np.float64(temperature),
@@ -381,13 +375,13 @@ def _declines(op: AlignmentOp, *metas: TensorMeta) -> str:
 
 
 def _run(op: AlignmentOp, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    outs, attributes = outputs_of(op, arrays), _attributes(op)
-    return in_program("align", outs, arrays, "broadcast_all", instructions="", **attributes)
+    outs, numbers = outputs_of(op, arrays), attributes(op)
+    return in_program("align", outs, arrays, "broadcast_all", instructions="", **numbers)
 
 
 def _eager(op: AlignmentOp, *arrays: np.ndarray) -> list[np.ndarray]:
     given, outs = on_host(outputs_of(op, arrays), arrays)
-    numbers = [x.item() for x in _attributes(op).values()]
+    numbers = [x.item() for x in attributes(op).values()]
     # The library takes the inputs in this order, with nothing for lengths that are not there.
     inputs: list[Any] = [*op.inputs(*given)]
     sizes = given[0].shape

@@ -28,7 +28,7 @@ from ..semirings.registered import OfSemiring, SemiringKey
 from ..semirings.shipped import max_plus, min_plus
 from ..tangents import tangent_of
 from .alignment_inputs import AlignmentInputs, Gaps, SymbolInputs
-from .alignment_op import MOST_ELEMENTS, require_ends, rule_bits
+from .alignment_op import MOST_ELEMENTS, attributes, require_ends
 from .alignment_recurrence import along, solved
 
 RANKS = {"first": 1, "second": 1, "substitution": 2, "gap": 0, "gap_open": 0, "lengths": 1}
@@ -183,20 +183,15 @@ def _declines(op: SymbolAlignment, *metas: TensorMeta) -> str:
     return problem or native().problem
 
 
-def _attributes(op: SymbolAlignment) -> dict[str, Any]:
-    """The numbers of a call, in the order of the direct one."""
-    return {"algebra": np.int64(op.algebra.native_number), "rules": np.int64(rule_bits(op))}
-
-
 def _run(op: SymbolAlignment, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    outs, attributes = outputs_of(op, arrays), _attributes(op)
-    return in_program("align_symbols", outs, arrays, "expand_dims", instructions="", **attributes)
+    outs, numbers = outputs_of(op, arrays), attributes(op)
+    return in_program("align_symbols", outs, arrays, "expand_dims", instructions="", **numbers)
 
 
 def _eager(op: SymbolAlignment, *arrays: np.ndarray) -> list[np.ndarray]:
     inputs, outs = on_host(outputs_of(op, arrays), arrays)
     given = op.inputs(*inputs)
-    numbers = [x.item() for x in _attributes(op).values()]
+    numbers = [x.item() for x in attributes(op).values()]
     sizes = len(given.first), len(given.second), *given.substitution.shape
     kind = TYPES[given.substitution.dtype.name]
     now("align_symbols", kind, *numbers, *sizes, inputs, outs, len(outs))

@@ -14,8 +14,8 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import align, align_symbols, log_sum_exp
 from ext_tropical.native.library import in_program, native, outputs_of
-from ext_tropical.sequences import symbol_alignment_op
 from ext_tropical.sequences.alignment_inputs import FreeEnd
+from ext_tropical.sequences.alignment_op import attributes
 from ext_tropical.sequences.symbol_alignment_op import SymbolAlignment
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
@@ -135,7 +135,7 @@ def in_every_way(op, *arrays):
 
     def kernels(*arrays):
         call = "align_symbols", outputs_of(op, arrays), arrays, "expand_dims"
-        numbers = symbol_alignment_op._attributes(op)
+        numbers = attributes(op)
         return [in_program(*call, instructions=name, **numbers) for name in native().instructions]
 
     def all_ways(*arrays):
@@ -264,7 +264,7 @@ def test_memory_of_a_path():
     kind = np.where(place[:, 0] < 0, 2, np.where(place[:, 1] < 0, 1, 0))
     is_first = kind != np.append(0, kind[:-1])
     pairs = substitution[first[place[:, 0]], first[::-1][place[:, 1]]]
-    assert found.score == np.where(kind == 0, pairs, np.where(is_first, -4, -1)).sum()
+    assert int(found.score) == np.where(kind == 0, pairs, np.where(is_first, -4, -1)).sum()
 
 
 # --- derivatives and transforms -------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // The native kernels and the sums at winners against plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
 // absorbing integers; on four threads. Then four calls at once, again and again on the same threads. Then networks of three tables and every
-// question to them, and plans in which one number is changed. Then alignments, chains, paths and bounds.
+// question to them, and plans in which one number is changed. Then alignments, also of symbols, chains, paths and bounds.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -23,6 +23,7 @@
 #include "../../ext_tropical/native/network.h"
 #include "../../ext_tropical/native/network_bound.h"
 #include "../../ext_tropical/native/paths.h"
+#include "../../ext_tropical/native/symbols.h"
 
 using namespace tropical;
 
@@ -313,6 +314,58 @@ int check_alignments(const Kernels& kernels, Type type, std::mt19937& random, in
   wrong += !ask(Algebra::kLogSumExp, {counts.data(), gaps.data(), opens.data()}) + (gaps[0] != 0);
   wrong += ask(Algebra::kOrAnd, {found.data()}) + ask(Algebra::kMaxPlus, {}) + ask(Algebra::kMaxPlus, {counts.data(), gaps.data(), opens.data()});
   if (wrong) std::printf("alignments, %s, type %d, %ld x %ld, band %ld, rules %ld: %d wrong\n", kernels.name, (int)type, (long)m, (long)n, (long)band, (long)rules, wrong);
+  return wrong;
+}
+
+// Alignments of symbols, two first sequences with one second: scores and paths of those of the scores of all pairs.
+template <class T>
+int check_symbols(const Kernels& kernels, Type type, std::mt19937& random, int64_t m, int64_t n, int64_t rules, int scale) {
+  constexpr int64_t batch = 2, k = 4, l = 5;
+  const bool is_minimum = m % 2, is_integer = std::is_integral_v<T>;
+  const int sign = is_minimum ? -1 : 1;
+  const double none = -sign * std::numeric_limits<double>::infinity();
+  const T forbidden = is_integer ? (is_minimum ? std::numeric_limits<T>::max() : std::numeric_limits<T>::lowest()) : static_cast<T>(none);
+  std::vector<int32_t> first(static_cast<size_t>(batch * m)), second(static_cast<size_t>(n)), lengths = {static_cast<int32_t>(m - m / 3), static_cast<int32_t>(n)};
+  for (int32_t& x : first) x = static_cast<int32_t>(random() % k);
+  for (size_t j = 0; j < second.size(); ++j) second[j] = random() % 4 ? first[j % first.size()] : static_cast<int32_t>(random() % l);
+  std::vector<T> table(static_cast<size_t>(k * l)), found(batch);
+  for (T& x : table) x = random() % 9 ? static_cast<T>(sign * scale * (static_cast<int>(random() % 8) - 3)) : forbidden;
+  const int each = -static_cast<int>(random() % 2) * scale;
+  const T gap = static_cast<T>(sign * each), open = static_cast<T>(sign * (each - static_cast<int>(random() % 9)));
+  const size_t room = static_cast<size_t>(2 * (m + n));
+  std::vector<int32_t> path(batch * room), wanted(room);
+  Threads pool;
+  SymbolAlignments asked{};
+  asked.one.rows = m, asked.one.columns = n, asked.kinds[0] = k, asked.kinds[1] = l;
+  asked.batch = {{batch}, {{1}, {0}, {0}, {0}, {0}, {0}}};
+  const void* const inputs[] = {first.data(), second.data(), table.data(), &gap, &open, lengths.data()};
+  std::copy(std::begin(inputs), std::end(inputs), asked.inputs);
+  asked.results = {found.data(), path.data()};
+  const int64_t algebra = static_cast<int64_t>(is_minimum ? Algebra::kMinPlus : Algebra::kMaxPlus);
+  int wrong = !fill(asked, static_cast<int64_t>(type), algebra, 1, rules, -1).empty();
+  align_symbols(pool, asked, kernels);
+  for (size_t b = 0; b < batch; ++b) {
+    std::vector<double> scores(static_cast<size_t>(m * n));
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const size_t row = i / second.size(), column = i % second.size();
+      const T score = table[static_cast<size_t>(first[b * static_cast<size_t>(m) + row] * l + second[column])];
+      scores[i] = score == forbidden ? none : static_cast<double>(score);
+    }
+    const double gaps[] = {static_cast<double>(gap), static_cast<double>(open)};
+    double want = 0;
+    Alignments all{};
+    all.batch = 1, all.one.rows = m, all.one.columns = n, all.one.scores = scores.data(), all.one.gap = gaps, all.one.gap_open = gaps + 1;
+    all.lengths = lengths.data(), all.results = {&want, wanted.data()};
+    wrong += !fill(all, 1, algebra, 1, rules, -1).empty();
+    align(pool, all, kernels);
+    wrong += (want == none ? found[b] != forbidden : static_cast<double>(found[b]) != want) + !std::equal(wanted.begin(), wanted.end(), path.begin() + static_cast<int64_t>(b * room));
+  }
+  first[0] = k, lengths[1] = -1;  // of no kind, which is not read
+  wrong += !fill(asked, static_cast<int64_t>(type), algebra, 1, rules, -1).empty();
+  align_symbols(pool, asked, kernels);
+  wrong += found[0] != forbidden || path[0] != -1;
+  wrong += fill(asked, static_cast<int64_t>(type), algebra, 1, 1, -1).empty() + fill(asked, static_cast<int64_t>(type), algebra, 1, rules, 3).empty();
+  if (wrong) std::printf("symbols, %s, type %d, %ld x %ld, rules %ld, scale %d: %d wrong\n", kernels.name, (int)type, (long)m, (long)n, (long)rules, scale, wrong);
   return wrong;
 }
 
@@ -653,6 +706,16 @@ int main() {
           wrong += check_alignments<float>(k, Type::kF32, random, pair[0], pair[1], band, rules);
           wrong += check_alignments<double>(k, Type::kF64, random, pair[0], pair[1], band, rules);
           cases += 2;
+        }
+  for (const Kernels& k : kernels())
+    for (const auto& pair : pairs)
+      for (int scale : {1, 9, 70, 3000})
+        for (int64_t number = 0; number < 12; ++number, cases += 3) {
+          const int64_t rules = number < 4 ? 2 * number : 2 * (number % 2) + 8 * (1 + static_cast<int64_t>(random() % 15));
+          const int64_t times = number % 3 == 0 ? 7 : 1;
+          wrong += check_symbols<float>(k, Type::kF32, random, pair[0] * times, pair[1] * times, rules, scale);
+          wrong += check_symbols<double>(k, Type::kF64, random, pair[0], pair[1] * times, rules, scale);
+          wrong += check_symbols<int32_t>(k, Type::kI32, random, pair[0] * times, pair[1], rules, scale);
         }
   for (const Kernels& k : kernels())
     for (Algebra algebra : {Algebra::kMaxPlus, Algebra::kMinPlus, Algebra::kMaxMul, Algebra::kMinMax, Algebra::kLogSumExp})
