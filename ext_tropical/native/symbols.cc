@@ -301,7 +301,7 @@ class Rows {
 
 // --- the way back ---------------------------------------------------------------------------------
 
-// A block of the table: rows behind a kept one, columns of one of its lanes, with the values of its nodes by their last column.
+// A block of the table: rows behind a kept one, columns from the first of a lane on, with the values of its nodes by their last column.
 class Block {
  public:
   Block(const Whole& w, const Kernels& kernels) : w_(w), kernels_(kernels), layout_(kernels, 32, 0, 1) {}
@@ -310,7 +310,8 @@ class Block {
   // The block that ends in node (i, j).
   void compute(const Kept& kept, int64_t i, int64_t j) {
     const Layout& whole = kept.table.layout;
-    const int64_t lane = (j - 1) / whole.span, column = lane * whole.span;
+    const int64_t back = whole.span < kLeast ? std::min(j - 1, kLeast) : 0;  // narrow blocks are slow
+    const int64_t lane = (j - 1 - back) / whole.span, column = lane * whole.span;
     row_ = kept.row, rows_ = i - row_;
     layout_ = Layout(kernels_, 32, column, j - column);
     top_.resize(static_cast<size_t>(layout_.columns)), left_.resize(static_cast<size_t>(rows_ + 1));
@@ -350,6 +351,7 @@ class Block {
   }
 
  private:
+  static constexpr int64_t kLeast = 128;
   int64_t by(int64_t kind, int64_t i, int64_t j) const { return kept_.at<int32_t>()[((i - row_ - 1) * 3 + kind) * layout_.size() + layout_.place(j - layout_.column - 1)]; }
   int64_t value(int64_t i, int64_t j) const {
     if (j == layout_.column) return left_[static_cast<size_t>(i - row_)];

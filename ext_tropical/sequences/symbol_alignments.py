@@ -75,13 +75,14 @@ def align_symbols(
     their number; under log_sum_exp the expected numbers. Of any order, in both modes.
 
     Cost: m n cells natively on CPU, in float32, float64 and int32 under max_plus and min_plus with
-    `gap` and without `band`. Cells are of 16 bits, and of 32 from where those would overflow, if
-    all scores are whole numbers, `gap` is no better than none, `gap_open` no better than `gap`, the
-    first sequence has at most 256 kinds, and no sum is rounded in the dtype. Then memory is for
-    some numbers of each element and for each of the second sequence the scores of all kinds; with a
-    path for about (m + n) sqrt(m) numbers more. Other scores take the time of `align`, and a byte a
-    cell for a path. All other questions make the scores of all pairs, (m, n), first; so do
-    exported programs, and machines without the native library.
+    `gap` and without `band`. Cells begin with 8 bits if local, else with 16, and have more from
+    where those would overflow, if all scores are whole numbers, `gap` is no better than none,
+    `gap_open` no better than `gap`, the first sequence has at most 256 kinds, and no sum is rounded
+    in the dtype. Then memory is for some numbers of each element, and for each of the second
+    sequence the scores of all kinds; with a path for about (m + n) sqrt(m) numbers more. Other
+    scores take up to twice the time of `align`, and for a path a byte a cell. All other questions
+    make the scores of all pairs, (m, n), first; so do exported programs, and machines without the
+    native library. Source: Farrar (2007).
 
     Example:
       >>> import jax.numpy as jnp
