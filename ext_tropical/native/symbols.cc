@@ -145,7 +145,8 @@ struct Table {
   int64_t base = 0;
   Aligned values, ahead, scores;
   Table(const Whole& w, const Layout& layout) : w(w), layout(layout) {
-    if (w.local && layout.bits < 32) base = most() + 1 - below(w);  // no value is below that of no column
+    if (layout.bits == 32) return;
+    base = w.local ? most() + 1 - below(w) : w.at_side(0, w.columns) / 2;  // if local, no value is below that of no column
   }
   int64_t most() const { return (int64_t{1} << (layout.bits - 1)) - 1; }
   // How far below the value of no column numbers are.
@@ -202,7 +203,7 @@ int64_t first_bits(const Whole& w) {
     const int64_t least = Table::below(w) + 2 * w.most;
     return least <= 128 ? 8 : least <= kMost16 / 2 ? 16 : 32;
   }
-  return w.apart <= kSpread / 4 && std::abs(w.at_side(0, w.columns)) + w.apart <= kMost16 / 2 ? 16 : 32;
+  return w.apart <= kSpread / 4 && std::abs(w.at_side(0, w.columns)) <= kMost16 ? 16 : 32;
 }
 
 // How many rows may be computed before values may leave 16 bits, after values were moved to the middle; 0 if none.

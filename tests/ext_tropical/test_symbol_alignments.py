@@ -153,7 +153,7 @@ RULES += [(True, False, NAMES)]
 
 
 @needs_library
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("scale", SCALES)
@@ -247,6 +247,8 @@ def test_scores_that_leave_16_bits_on_their_way():
     sums = align_symbols(first[:1], first, substitution, gap=-50, gap_open=-300, with_path=False)
     assert sums.score == 11 - 300 - 50 * 8998 - (0 if first[0] in (first[0], first[-1]) else 15)
     assert sums.path is None
+    skewed = align_symbols(first[:40], np.resize(first, 30_000), substitution, gap=-1, gap_open=-2)
+    assert skewed.score == 11 * 40 - 2 - (30_000 - 40 - 1)
 
 
 @pytest.mark.slow
@@ -279,7 +281,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("semiring", ["max_plus", "min_max", log_sum_exp(0.7)])
 @pytest.mark.parametrize("affine", [False, True])
@@ -299,7 +301,7 @@ def test_derivatives_are_those_of_all_pairs(options, semiring, affine):
 
     every = tuple(range(len(inputs)))
     ours, theirs = (functools.partial(score, of) for of in (by_symbols, by_pairs))
-    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
+    for derivative in (jax.grad, jax.hessian):
         found, want = (jax.jit(derivative(f, every))(*inputs) for f in (ours, theirs))
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), found, want)
     if semiring == "max_plus" and options == "gaps":
