@@ -32,42 +32,38 @@ struct Whole {
   int64_t at_side(int64_t i, int64_t j) const { return begins(i, j) ? 0 : open + (i + j - 1) * gap; }
 };
 
-// A score as a whole number: `low` stands for what is forbidden. False if it is none.
-template <class T>
-bool as_whole(T x, bool is_minimum, int32_t low, int32_t& to) {
+// A score as a whole number, the better the larger. False if it is none, or none of 28 bits.
+bool as_whole(double x, bool is_minimum, int32_t& to) {
   constexpr double most = 1 << 28;
-  const double value = is_minimum ? -static_cast<double>(x) : static_cast<double>(x);
-  const double zero = std::is_integral<T>::value ? (is_minimum ? -static_cast<double>(std::numeric_limits<T>::max()) : static_cast<double>(std::numeric_limits<T>::lowest())) : -HUGE_VAL;
-  if (value == zero) {
-    to = low;
-    return true;
-  }
-  if (!(value >= -most && value <= most) || value != std::floor(value)) return false;
-  to = static_cast<int32_t>(value);
+  if (!(x >= -most && x <= most) || x != std::floor(x)) return false;
+  to = static_cast<int32_t>(is_minimum ? -x : x);
   return true;
 }
 
+// The scores of an alignment in a type that has them exactly; what forbids a pair is infinite.
+struct Scores {
+  std::vector<double> pairs, gaps;  // gap and gap_open
+};
+
 // False where an alignment is not one of whole numbers, or not one in which gaps are worse than none and the first of a gap is not better than
 // others: lanes have neither -inf nor a gap that costs more in two steps than in one.
-template <class T>
-bool is_whole(const Alignment& a, const int32_t* first, const int32_t* second, const int64_t* kinds, Whole& w) {
-  constexpr int32_t none = std::numeric_limits<int32_t>::lowest();
-  if (!as_whole(*static_cast<const T*>(a.gap), a.is_minimum, none, w.gap)) return false;
+bool is_whole(const Alignment& a, const Scores& scores, const int32_t* first, const int32_t* second, const int64_t* kinds, Whole& w) {
+  if (!as_whole(scores.gaps[0], a.is_minimum, w.gap)) return false;
   w.open = w.gap;
-  if (a.affine && !as_whole(*static_cast<const T*>(a.gap_open), a.is_minimum, none, w.open)) return false;
-  if (w.gap == none || w.open == none || w.open > w.gap || w.gap > 0 || a.rows < 1 || a.columns < 1 || kinds[0] > 256) return false;
+  if (a.affine && !as_whole(scores.gaps[1], a.is_minimum, w.open)) return false;
+  if (w.open > w.gap || w.gap > 0 || a.rows < 1 || a.columns < 1 || kinds[0] > 256) return false;
   w.rows = a.rows, w.columns = a.columns, w.kinds = kinds[1], w.first = first, w.second = second;
   w.first_begin = a.first_begin, w.first_end = a.first_end, w.second_begin = a.second_begin, w.second_end = a.second_end, w.local = a.local;
   const int32_t low = 2 * w.open - 1;  // worse than two gaps, so no alignment has it
-  w.scores.resize(static_cast<size_t>(kinds[0] * kinds[1]));
-  int32_t most = 0;
-  for (size_t i = 0; i < w.scores.size(); ++i) {
-    if (!as_whole(static_cast<const T*>(a.scores)[i], a.is_minimum, low, w.scores[i])) return false;
-    w.scores[i] = std::max(w.scores[i], low), most = std::max(most, w.scores[i]);
+  const double forbidden = a.is_minimum ? HUGE_VAL : -HUGE_VAL;
+  w.most = 0;
+  for (double x : scores.pairs) {
+    int32_t score = low;
+    if (x != forbidden && !as_whole(x, a.is_minimum, score)) return false;
+    w.scores.push_back(std::max(score, low)), w.most = std::max<int64_t>(w.most, score);
   }
-  w.most = most, w.apart = most + 2 * -static_cast<int64_t>(w.open) + 1;
-  const int64_t exact = sizeof(T) == 4 && !std::is_integral<T>::value ? 1 << 24 : 1 << 29;
-  return (a.rows + a.columns + 2) * w.apart <= exact;
+  w.apart = w.most + 2 * -static_cast<int64_t>(w.open) + 1;
+  return (a.rows + a.columns + 2) * w.apart <= (a.type == Type::kF32 ? 1 << 24 : 1 << 29);
 }
 
 // --- rows in lanes --------------------------------------------------------------------------------
@@ -214,9 +210,10 @@ int64_t rows_that_fit(Table& t) {
   for (int64_t i = 0; i < t.layout.size(); ++i) least = std::min(least, values[i]), most = std::max(most, values[i]);
   if (least - margin >= kLow16 && most + margin <= kMost16) return rows;
   if (most - least + 2 * margin > kMost16 - kLow16) return 0;
-  const int16_t by = static_cast<int16_t>(least - margin - kLow16);
+  const int64_t by = least - margin - kLow16;
+  const int32_t less = static_cast<int32_t>(by);
   int16_t* const ahead = t.ahead.at<int16_t>();
-  for (int64_t i = 0; i < t.layout.size(); ++i) values[i] = static_cast<int16_t>(values[i] - by), ahead[i] = static_cast<int16_t>(ahead[i] - by);
+  for (int64_t i = 0; i < t.layout.size(); ++i) values[i] = static_cast<int16_t>(values[i] - less), ahead[i] = static_cast<int16_t>(ahead[i] - less);
   t.base += by;
   return rows;
 }
@@ -400,64 +397,72 @@ bool are_inside(const int32_t* symbols, int64_t count, int64_t kinds) {
   return std::all_of(symbols, symbols + count, [&](int32_t x) { return x >= 0 && x < kinds; });
 }
 
+constexpr int32_t kLeastInteger = std::numeric_limits<int32_t>::lowest(), kMostInteger = std::numeric_limits<int32_t>::max();
+
+// Numbers of a type; the integer that stands for an infinite one as that.
+std::vector<double> numbers_of(const Alignment& a, const void* from, int64_t at, int64_t count) {
+  if (a.type == Type::kF32) return {static_cast<const float*>(from) + at, static_cast<const float*>(from) + at + count};
+  if (a.type == Type::kF64) return {static_cast<const double*>(from) + at, static_cast<const double*>(from) + at + count};
+  const int32_t* const integers = static_cast<const int32_t*>(from) + at;
+  std::vector<double> found(integers, integers + count);
+  for (double& x : found)
+    if (x == (a.is_minimum ? kMostInteger : kLeastInteger)) x = a.is_minimum ? HUGE_VAL : -HUGE_VAL;
+  return found;
+}
+
+void write_score(const Alignment& a, double score, int64_t at, void* to) {
+  if (a.type == Type::kF32) static_cast<float*>(to)[at] = static_cast<float>(score);
+  else if (a.type == Type::kF64) static_cast<double*>(to)[at] = score;
+  else if (score == HUGE_VAL || score == -HUGE_VAL) static_cast<int32_t*>(to)[at] = score > 0 ? kMostInteger : kLeastInteger;
+  else static_cast<int32_t*>(to)[at] = static_cast<int32_t>(static_cast<int64_t>(score));
+}
+
+// In strips of float, or of double.
 template <class T>
+double align_in_strips(Alignment a, const Scores& scores, const int32_t* lengths, int32_t* path, const Kernels& kernels) {
+  const std::vector<T> pairs(scores.pairs.begin(), scores.pairs.end()), gaps(scores.gaps.begin(), scores.gaps.end());
+  T found;
+  a.type = sizeof(T) == 4 ? Type::kF32 : Type::kF64;
+  a.scores = pairs.data(), a.gap = gaps.data(), a.gap_open = gaps.data() + 1;
+  Alignments one{};
+  one.one = a, one.batch = 1, one.lengths = lengths, one.results.push_back(&found);
+  if (path) one.results.push_back(path);
+  align_alone(one, kernels);
+  return found;
+}
+
 void align_one(const SymbolAlignments& asked, int64_t number, const Kernels& kernels) {
   Alignment a = asked.one;
   const int64_t rows = a.rows, columns = a.columns, entries = asked.kinds[0] * asked.kinds[1], room = rows + columns;
-  const auto place = [&](SymbolAlignments::Input i) { return asked.batch.place(i, number); };
-  const auto integers = [&](SymbolAlignments::Input i, int64_t size) { return static_cast<const int32_t*>(asked.inputs[i]) + place(i) * size; };
-  const auto numbers_of = [&](SymbolAlignments::Input i, int64_t size) { return static_cast<const T*>(asked.inputs[i]) + place(i) * size; };
+  const auto integers = [&](SymbolAlignments::Input i, int64_t size) { return static_cast<const int32_t*>(asked.inputs[i]) + asked.batch.place(i, number) * size; };
+  const auto numbers = [&](SymbolAlignments::Input i, int64_t size) { return numbers_of(a, asked.inputs[i], asked.batch.place(i, number) * size, size); };
   const int32_t* const first = integers(SymbolAlignments::kFirst, rows);
   const int32_t* const second = integers(SymbolAlignments::kSecond, columns);
   const int32_t* const lengths = integers(SymbolAlignments::kLengths, 2);
-  const T* const scores = numbers_of(SymbolAlignments::kScores, entries);
-  const T* const gap = numbers_of(SymbolAlignments::kGap, 1);
-  const T* const gap_open = numbers_of(SymbolAlignments::kGapOpen, 1);
-  a.scores = scores, a.gap = gap, a.gap_open = gap_open;
-  T* const score = static_cast<T*>(asked.results[0]) + number;
   int32_t* const path = asked.results.size() > 1 ? static_cast<int32_t*>(asked.results[1]) + 2 * number * room : nullptr;
-  constexpr bool is_integer = std::is_integral<T>::value;
-  const double infinite = a.is_minimum ? HUGE_VAL : -HUGE_VAL;
-  const T zero = is_integer ? (a.is_minimum ? std::numeric_limits<T>::max() : std::numeric_limits<T>::lowest()) : static_cast<T>(infinite);
   a.rows = lengths[0], a.columns = lengths[1];
   if (a.rows < 0 || a.rows > rows || a.columns < 0 || a.columns > columns || !are_inside(first, a.rows, asked.kinds[0]) || !are_inside(second, a.columns, asked.kinds[1])) {
-    *score = zero;
+    write_score(a, a.is_minimum ? HUGE_VAL : -HUGE_VAL, number, asked.results[0]);
     if (path) std::fill_n(path, 2 * room, -1);
     return;
   }
+  const Scores scores{numbers(SymbolAlignments::kScores, entries), {numbers(SymbolAlignments::kGap, 1)[0], numbers(SymbolAlignments::kGapOpen, 1)[0]}};
   Whole w;
-  if (is_whole<T>(a, first, second, asked.kinds, w)) {
-    const Best best = align_whole(w, kernels, room, path);
-    *score = static_cast<T>(a.is_minimum ? -best.score : best.score);
-    return;
+  double score;
+  if (is_whole(a, scores, first, second, asked.kinds, w)) {
+    const double best = static_cast<double>(align_whole(w, kernels, room, path).score);
+    score = a.is_minimum ? 0 - best : best;
+  } else {
+    a.rows = rows, a.columns = columns, a.stride = asked.kinds[1], a.first = first, a.second = second;
+    score = a.type == Type::kF32 ? align_in_strips<float>(a, scores, lengths, path, kernels) : align_in_strips<double>(a, scores, lengths, path, kernels);
   }
-  using Float = std::conditional_t<is_integer, double, T>;
-  std::vector<Float> numbers;
-  const auto as_float = [&](T x) { return is_integer && x == zero ? static_cast<Float>(infinite) : static_cast<Float>(x); };
-  for (int64_t i = 0; i < entries; ++i) numbers.push_back(as_float(scores[i]));
-  const Float gaps[2] = {as_float(*gap), as_float(*gap_open)};
-  Float found;
-  Alignments one{};
-  one.one = a, one.batch = 1, one.lengths = lengths;
-  one.one.type = sizeof(Float) == 4 ? Type::kF32 : Type::kF64;
-  one.one.rows = rows, one.one.columns = columns, one.one.stride = asked.kinds[1];
-  one.one.scores = numbers.data(), one.one.gap = gaps, one.one.gap_open = gaps + 1, one.one.first = first, one.one.second = second;
-  one.results.push_back(&found);
-  if (path) one.results.push_back(path);
-  align_alone(one, kernels);
-  *score = is_integer ? found == infinite ? zero : static_cast<T>(static_cast<int64_t>(found)) : static_cast<T>(found);
+  write_score(a, score, number, asked.results[0]);
 }
 
 }  // namespace
 
 void align_symbols(Pool& pool, const SymbolAlignments& asked, const Kernels& kernels) {
-  parallel(pool, asked.batch.count(), [&](int64_t i) {
-    switch (asked.one.type) {
-      case Type::kF32: return align_one<float>(asked, i, kernels);
-      case Type::kF64: return align_one<double>(asked, i, kernels);
-      default: return align_one<int32_t>(asked, i, kernels);
-    }
-  });
+  parallel(pool, asked.batch.count(), [&](int64_t i) { align_one(asked, i, kernels); });
 }
 
 std::string fill(SymbolAlignments& asked, int64_t type, int64_t algebra, double temperature, int64_t rules, int64_t band) {

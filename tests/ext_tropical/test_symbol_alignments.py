@@ -34,7 +34,7 @@ NAMES = tuple(map(str, FreeEnd))
 # --- the law: align of the scores of all pairs ----------------------------------------------------
 
 
-SIZES = (1, 2, 3, 5, 17, 33, 64, 65, 130, 300)
+SIZES = (1, 2, 3, 5, 17, 33, 64, 65, 130, 300, 450)
 SCALES = {"small": 1, "some leave 16 bits": 60, "none fits 16 bits": 4000}
 
 
@@ -56,7 +56,7 @@ def drawn(rng, dtype, scale, sizes, kinds):
     if k == l and rng.random() < 0.4:
         second = np.resize(first, n)
     scores = rng.integers(-3, 5, (k, l)) * SCALES[scale]
-    gap = -rng.integers(0, 3) * max(SCALES[scale] // 20, 1)
+    gap = -rng.integers(0, 3) * rng.choice([max(SCALES[scale] // 20, 1), SCALES[scale]])
     gap_open = gap - rng.integers(0, 5)
     if rng.random() < 0.1:  # a gap's first element is the best one
         gap, gap_open = gap_open, gap
@@ -249,6 +249,22 @@ def test_scores_that_leave_16_bits_on_their_way():
     assert sums.path is None
     skewed = align_symbols(first[:40], np.resize(first, 30_000), substitution, gap=-1, gap_open=-2)
     assert skewed.score == 11 * 40 - 2 - (30_000 - 40 - 1)
+
+
+@pytest.mark.parametrize("ends", [(), NAMES[:1], NAMES[1:2], NAMES[2:3], NAMES[1:3]])
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("size", [300, 450])
+def test_values_that_rise_far_above_those_of_the_first_row(ends, affine, size):
+    """The first row falls to -18,000 and more, and the best value rises to 65,000 and more."""
+    rng = np.random.default_rng(1)
+    first = rng.integers(0, 4, size).astype(np.int32)
+    second = np.where(rng.random(size) < 0.1, rng.integers(0, 4, size), first).astype(np.int32)
+    substitution = np.where(np.eye(4), 240, -180).astype(np.float32)
+    op = SymbolAlignment("max_plus", affine, False, ends, with_path=True)
+    sizes = np.array([size, size], np.int32)
+    for gap in (np.float32(-60), np.float32(-70)):
+        given = first, second, substitution, gap, np.float32(-63), sizes
+        same(op, apply(op, *given), by_all_pairs(op, *given))
 
 
 @pytest.mark.slow
