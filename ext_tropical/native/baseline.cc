@@ -11,6 +11,7 @@ namespace {
 #include "alignments.inc"
 #include "symbols.inc"
 #include "chains.inc"
+#include "durations.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, lane_sums, magnitudes, strip, strip_back, chain, TROPICAL_BYTES, symbol_rows}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, lane_sums, magnitudes, strip, strip_back, chain, durations, TROPICAL_BYTES, symbol_rows}; }
 }  // namespace tropical

@@ -33,6 +33,7 @@ NAMES = [
     "align",
     "align_symbols",
     "chain",
+    "chain_durations",
     "shortest_paths",
     "tree_sums",
 ]

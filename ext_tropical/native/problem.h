@@ -150,6 +150,18 @@ struct Chain {
   bool is_reversed;  // the last emission comes first
 };
 
+// A chain whose segments have scores of how long they last. Of `longest` durations, row-major: initial (states), transition (rows, states,
+// states), durations (states, longest), emission (steps, states), uniforms (samples, steps, 2). Results that are not asked for are nullptr.
+struct Durations {
+  Type type;  // kF32 or kF64
+  bool is_log, is_minimum, is_cut;  // is_cut: the last segment may go on after the last time
+  int64_t states, steps, length, rows, longest, samples;
+  const void *initial, *transition, *durations, *emission, *uniforms;
+  void* score;
+  int32_t* path;  // of the best one, or of samples
+  void *d_initial, *d_transition, *d_durations, *d_emission;
+};
+
 // The functions of one instruction set.
 struct Kernels {
   const char* name;
@@ -169,6 +181,8 @@ struct Kernels {
   void (*strip_back)(const Alignment&, const Strip&, const StripRoom&, const StripBack&);
   // What a chain asks for. Returns the bytes of memory that it needs; without memory nothing else happens.
   int64_t (*chain)(const Chain&, void* memory);
+  // The same of a chain with durations.
+  int64_t (*durations)(const Durations&, void* memory);
   int64_t lane_bytes;  // of a vector of symbol_rows
   // Returns how many rows were computed: those up to the first one whose best pair is above `most`.
   int64_t (*symbol_rows)(const SymbolRows&);

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from tenferro_jax.errors import ShapeError, typed_call, typed_calls
+from tenferro_jax.errors import InvalidConfig, ShapeError, typed_call, typed_calls
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array, require_integers
 
@@ -34,6 +34,11 @@ from .chain_entropy import by_times, from_expectation
 from .chain_inputs import Inputs, each_column, relative
 from .chain_op import ChainOp, ChainSamples, ChainScore
 from .chain_paths import along
+from .duration_inputs import Segmented
+from .duration_op import DurationsOp, DurationsSamples, DurationsScore
+from .duration_paths import scored
+from .duration_recurrence import entropy
+from .durations import CheckedDurations, banded, checked_durations
 from .leading_axes import lead_of, mapped
 
 _ALL = LogSumExp()
@@ -71,13 +76,17 @@ class ChainMarginals:
       states: (..., T, S), the probability of each state at each time; 0 behind the length. With
         columns (..., T, C), of all states of each column.
       transitions: (..., R, S, S), banded (..., R, K, S): how often each transition is expected; R
-        is 1 if all steps have the same transition, else T - 1.
+        is 1 if all steps have the same transition, else T - 1. With durations these are changes
+        from one segment to the next: with T - 1 steps the probability of each at each time.
       log_partition: (...), the score of all sequences.
+      durations: (..., S, D), how many segments of each state are expected to last 1 to D times; of
+        a censored one each duration that it may have has its share. None without durations.
     """
 
     states: jax.Array
     transitions: jax.Array
     log_partition: jax.Array
+    durations: jax.Array | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -109,11 +118,26 @@ class Chain:
       columns: integers (..., S), the column of the emission that each state has, for states that
         share one; the emission is (..., T, C) then. A state whose column does not exist has NaN
         there. None: C is S.
+      durations: (S, D) or (..., S, D), for a hidden semi-Markov model: [s, d - 1] is the score of
+        staying in state s for exactly d times, d at most D. A sequence is then one of segments,
+        and has the score of each one's duration; a transition is scored from one segment to the
+        next. A state twice in a row is one segment: transitions of a state into itself have no
+        influence. None: there are no such scores.
+      censored: with durations, whether the last segment may go on after the last time. One of d
+        times that are seen has the score of all durations of at least d then: log sum exp under
+        log_partition and all that follows from it, the best one for `best`. By default the last
+        segment ends at the last time that counts.
 
     The arrays are checked when a method is called. If the T S messages of `best` (T S k with k),
     `marginals`, `sample` or a gradient take more than 16 MB, the native kernel keeps those of
     sqrt(T) times, and computes the others again. With columns `sample` makes an emission (T, S)
     first.
+
+    With durations the cost is T S (D + S) time, and memory for 2 T S numbers of 64 bits. The native
+    kernel adds in double, whatever the dtype. With k, and for `entropy` and second derivatives, a
+    loop in standard ops keeps D S k numbers, and under log_sum_exp those of sqrt(T) times. Columns
+    and bands become arrays of all states. Durations that are longer than the length have no
+    influence, unless `censored`. If `best` has the score inf, its states say nothing.
 
     Raises:
       ShapeError, DTypeError: by each method: the arrays do not fit.
@@ -132,6 +156,13 @@ class Chain:
       -2.117 [86. 80. 19.]
       >>> chain.best().states.tolist()
       [0, 0, 1]
+
+      Segments of exactly two times, of which the last one may be cut:
+
+      >>> lasting = jnp.array([[-jnp.inf, 0.0], [-jnp.inf, 0.0]])
+      >>> segments = dataclasses.replace(chain, durations=lasting, censored=True)
+      >>> segments.best().states.tolist()
+      [0, 0, 1]
     """
 
     initial: ArrayLike
@@ -142,19 +173,31 @@ class Chain:
     final: ArrayLike | None = None
     banded: bool = dataclasses.field(default=False, metadata={"static": True})
     columns: ArrayLike | None = None
+    durations: ArrayLike | None = None
+    censored: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "banded", require_bool("Chain, banded", self.banded))
+        for name in ("banded", "censored"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, require_bool(f"Chain, {name}", given))
 
-    def _checked(self, where: str, semiring: Semiring) -> Checked:
+    def _checked(self, where: str, semiring: Semiring) -> Checked | CheckedDurations:
         given = {
             "initial": self.initial,
             "transition": self.transition,
             "emission": self.emission,
         }
-        for name in ("final", "lengths", "columns"):
+        for name in ("final", "lengths", "columns", "durations"):
             if getattr(self, name) is not None:
                 given[name] = getattr(self, name)
+        if self.durations is not None:
+            return checked_durations(where, semiring, given, self.banded, self.censored)
+        if self.censored:
+            raise InvalidConfig(
+                where=f"{where}, censored",
+                given="True without durations",
+                needed="durations, which the last segment may go on for",
+            )
         return checked(where, semiring, given, self.banded)
 
     def best(self, k: int | None = None, semiring: SelectiveSemiring | str = max_plus) -> ChainPath:
@@ -228,12 +271,14 @@ class Chain:
         where = "Chain.marginals"
         op, inputs, shared = self._checked(where, _ALL)
         op = dataclasses.replace(op, detailed=True)
-        score, _, moves, states = _applied(where, op, inputs)
+        score, _, moves, *lasting, states = _applied(where, op, inputs)
+        if lasting and self.banded:
+            moves = banded(moves, np.shape(self.transition)[-2])
         moves = moves[..., : (*np.shape(self.transition)[-3:-2], 1)[0], :, :]  # none of one time
         if self.columns is not None and not op.has_columns:
             given = [states, jnp.asarray(self.columns), jnp.asarray(self.emission)]
             states = mapped(where, each_column, given, 2, 1, 2)
-        return ChainMarginals(states, moves, with_shared(score, shared))
+        return ChainMarginals(states, moves, with_shared(score, shared), *lasting)
 
     def log_prob(self, states: ArrayLike) -> jax.Array:
         """The log probability of sequences: their score less `log_partition`. Its negative is the
@@ -288,6 +333,8 @@ class Chain:
         """
         where = "Chain.entropy"
         op, inputs, _ = self._checked(where, _ALL)
+        if isinstance(op, DurationsOp):
+            return _mapped_chain(where, op, entropy, inputs)
         op = dataclasses.replace(op, detailed=True)
         found, is_rounded = _from_expectation(op, inputs)
 
@@ -337,11 +384,19 @@ class Chain:
             return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
 
         seen = wide(inputs.seen)
-        uniforms = jax.random.uniform(key, (*lead, math.prod(sizes), count), seen.dtype)
+        shape = *lead, math.prod(sizes), count
+        ask: ChainOp | DurationsOp
+        if isinstance(op, DurationsScore):
+            ask = DurationsSamples(op.censored, op.has_length)
+            shape = *shape, 2
+        else:
+            ask = ChainSamples(op.band, op.has_length, op.has_columns)
+        if isinstance(inputs, Segmented):
+            inputs = inputs._replace(durations=wide(inputs.durations))
+        uniforms = jax.random.uniform(key, shape, seen.dtype)
         inputs = inputs._replace(
             initial=wide(inputs.initial), moves=wide(inputs.moves), seen=seen, uniforms=uniforms
         )
-        ask = ChainSamples(op.band, op.has_length, op.has_columns)
         (states,) = _applied(where, ask, inputs)
         states, n = states.reshape(*lead, *sizes, count), len(lead)
         return jnp.moveaxis(states, range(n), range(len(sizes), len(sizes) + n))
@@ -358,7 +413,7 @@ def _best(chain: Chain, where: str, k: int | None, semiring: SelectiveSemiring |
     return ChainPath(*_applied(where, op, inputs))
 
 
-def _sequences(inputs: Inputs, enough: int) -> int:
+def _sequences(inputs: Inputs | Segmented, enough: int) -> int:
     """How many sequences there are at most, or a number of at least `enough`."""
     before, times = inputs.moves.shape[-2], inputs.seen.shape[-2]
     number = inputs.initial.shape[-1]
@@ -372,18 +427,23 @@ def _sequences(inputs: Inputs, enough: int) -> int:
 def partition(chain: Chain, where: str, family: type[ChainScore]) -> jax.Array:
     """The score of all sequences by an op of this class."""
     op, inputs, shared = chain._checked(where, _ALL)
-    op = family(op.semiring, op.band, op.has_length, op.has_columns)
+    if isinstance(op, ChainScore):
+        op = family(op.semiring, op.band, op.has_length, op.has_columns)
     score, *_ = _applied(where, op, inputs)
     return with_shared(score, shared)
 
 
-def _applied(where: str, op: ChainOp, inputs: Inputs) -> list[jax.Array]:
+def _applied(where: str, op: ChainOp | DurationsOp, inputs: Inputs | Segmented) -> list[jax.Array]:
     """The outputs of an op, mapped over the leading axes of its inputs."""
     return mapped(where, functools.partial(apply, op), inputs.given, *op.ranks)
 
 
 def _mapped_chain(
-    where: str, op: ChainScore, run: Callable[..., Any], inputs: Inputs, *states: jax.Array
+    where: str,
+    op: ChainScore | DurationsScore,
+    run: Callable[..., Any],
+    inputs: Inputs | Segmented,
+    *states: jax.Array,
 ) -> Any:
     """A function of an op, its inputs and sequences of states, mapped over leading axes."""
 
@@ -410,12 +470,18 @@ def _scored(op: ChainScore, chain: Inputs, states: jax.Array) -> jax.Array:
     return jnp.where(possible, found, jnp.asarray(op.algebra.zero(found.dtype)))
 
 
-def _log_prob(op: ChainScore, chain: Inputs, states: jax.Array) -> jax.Array:
+def _log_prob(
+    op: ChainScore | DurationsScore, chain: Inputs | Segmented, states: jax.Array
+) -> jax.Array:
     """Of a sequence of states: both scores without what all states of a time share, which would
     take their digits.
     """
     chain = chain._replace(seen=relative(chain.seen)[0])
-    score, whole = _scored(op, chain, states), apply(op, *chain.given)[0]
+    if isinstance(op, DurationsScore):
+        score = scored(op, chain, states)
+    else:
+        score = _scored(op, chain, states)
+    whole = apply(op, *chain.given)[0]
     found = score - whole
     above = jax.lax.stop_gradient(jnp.maximum(found, 0))  # by rounding
     return jnp.where(score == -jnp.inf, -jnp.inf, found - above)

@@ -44,7 +44,11 @@ class Checked(NamedTuple):
 
 
 def checked(
-    where: str, semiring: Semiring, given: Mapping[str, ArrayLike], is_banded: bool
+    where: str,
+    semiring: Semiring,
+    given: Mapping[str, ArrayLike],
+    is_banded: bool,
+    takes_shared: bool = True,
 ) -> Checked:
     """The arguments of a chain.
 
@@ -54,6 +58,7 @@ def checked(
       given: what `Chain` has under these names: initial, transition, emission, and of final,
         lengths and columns those that it has.
       is_banded: whether the transition is a band's.
+      takes_shared: whether a number is taken from all scores.
 
     Raises:
       ShapeError, DTypeError: the arrays do not fit.
@@ -91,7 +96,7 @@ def checked(
     else:
         lead_of(where, [*inputs.given, final], [*op.ranks, 1])
     shared = None
-    if semiring == LogSumExp() and not are_small(inputs, final):
+    if takes_shared and semiring == LogSumExp() and not are_small(inputs, final):
         inputs, final, shared = _without_shared(inputs, final, is_banded)
     if final is None:
         return Checked(op, inputs, shared)

@@ -58,7 +58,7 @@ def by_times(op: ChainScore, chain: Inputs) -> jax.Array:
         t, own, seen = given
         candidates = arriving(op, message, moves[0] if own is None else own)
         arrived = log_sum_exp_of(candidates)
-        parts = _weighted(candidates, arrived[None], _of_rows(op, unknown, candidates))
+        parts = weighted(candidates, arrived[None], _of_rows(op, unknown, candidates))
         added = jnp.sum(parts, 0)
         message = jnp.where(t == 0, chain.initial, arrived) + seen
         message = message - finite_max(message)
@@ -69,7 +69,7 @@ def by_times(op: ChainScore, chain: Inputs) -> jax.Array:
     body = jax.checkpoint(step, prevent_cse=False)
     first = jnp.zeros_like(chain.initial), jnp.zeros_like(chain.initial)
     (last, unknown), _ = lax.scan(body, first, (times, each, relative(chain.seen)[0]))
-    return jnp.sum(_weighted(last, log_sum_exp_of(last), unknown))
+    return jnp.sum(weighted(last, log_sum_exp_of(last), unknown))
 
 
 def _of_rows(op: ChainScore, states: jax.Array, candidates: jax.Array) -> jax.Array:
@@ -80,7 +80,7 @@ def _of_rows(op: ChainScore, states: jax.Array, candidates: jax.Array) -> jax.Ar
     return diagonals(jnp.broadcast_to(whole, (op.band, len(whole))), candidates.shape[1])
 
 
-def _weighted(scores: jax.Array, total: jax.Array, unknown: jax.Array) -> jax.Array:
+def weighted(scores: jax.Array, total: jax.Array, unknown: jax.Array) -> jax.Array:
     """p (unknown - log p) of each, where log p is the score less the total."""
     parts = scores - jnp.where(abs(total) < jnp.inf, total, 0)
     chance = jnp.exp(parts)

@@ -45,6 +45,22 @@ class ChainOpLike(Protocol):
         """The inputs by which there are derivatives: of initial, moves and seen the numbers."""
 
 
+class Timed(Protocol):
+    """What a loop over times reads of the arrays of a chain."""
+
+    @property
+    def seen(self) -> jax.Array:
+        """(T, ...), of each time."""
+
+    @property
+    def size(self) -> jax.Array | int:
+        """How many times count."""
+
+    @property
+    def own_moves(self) -> jax.Array | None:
+        """The moves of each step; None if all steps share them."""
+
+
 class Inputs(NamedTuple):
     """The arrays of one chain of S states and T times.
 

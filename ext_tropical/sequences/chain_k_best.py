@@ -29,7 +29,7 @@ class Heads(NamedTuple):
     ranks: jax.Array
 
 
-def _heads(
+def heads_of(
     count: int, semiring: SelectiveSemiring, lists: jax.Array, weights: jax.Array, band: int = 0
 ) -> Heads:
     """The best products of entries of sorted lists (S, k) with weights (S, N). With a band of K
@@ -62,7 +62,7 @@ def _heads(
     return found
 
 
-def _dense(band: int, moves: jax.Array) -> jax.Array:
+def dense(band: int, moves: jax.Array) -> jax.Array:
     """The moves between all pairs of states; entries outside the band are not used."""
     if not band:
         return moves
@@ -74,7 +74,7 @@ def _dense(band: int, moves: jax.Array) -> jax.Array:
 def listed(op: ChainOpLike, chain: Inputs) -> tuple[jax.Array, jax.Array]:
     """The scores and the states of the k best sequences, as `ChainScore` has them."""
     k, semiring, band = op.k, op.algebra, op.band
-    chain = chain._replace(moves=_dense(band, chain.moves))
+    chain = chain._replace(moves=dense(band, chain.moves))
     states = len(chain.initial)
     zero = jnp.asarray(semiring.zero(chain.seen.dtype))
     one = jnp.asarray(semiring.one(chain.seen.dtype))
@@ -83,7 +83,7 @@ def listed(op: ChainOpLike, chain: Inputs) -> tuple[jax.Array, jax.Array]:
 
     def forward(lists: jax.Array, given: State) -> tuple[jax.Array, State]:
         t, own, seen = given
-        found = _heads(k, semiring, lists, chain.moves[0] if own is None else own, band)
+        found = heads_of(k, semiring, lists, chain.moves[0] if own is None else own, band)
         new = semiring.times(found.values.T, jnp.broadcast_to(seen[:, None], lists.shape))
         moved, stays = (new, found.rows, found.ranks), (lists, stay_row, stay_rank)
         new, row, rank = chain.where(t < chain.size, moved, stays)
@@ -91,8 +91,8 @@ def listed(op: ChainOpLike, chain: Inputs) -> tuple[jax.Array, jax.Array]:
 
     first = semiring.times(chain.initial, chain.seen[0])[:, None]
     lists = jnp.append(first, jnp.full((states, k - 1), zero), axis=1)
-    lists, before, taken = over_times(op, chain, forward, lists)
-    ends = _heads(k, semiring, lists, jnp.full((states, 1), one))
+    lists, before, taken = over_times(op.algebra, chain, forward, lists)
+    ends = heads_of(k, semiring, lists, jnp.full((states, 1), one))
 
     def back(at: State, before: State) -> tuple[State, jax.Array]:
         row, rank = at

@@ -7,7 +7,7 @@ What lies behind the length is replaced before it is used: NaN does not get into
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax import lax
 
 from ..semirings.shipped import MaxPlusSemiring, MinPlusSemiring
 from ..steps.kernels.selection import UNROLLED_ENTRIES, one_by_one, together
-from .chain_inputs import ChainOpLike, Inputs, State, finite_max, relative
+from .chain_inputs import ChainOpLike, Inputs, State, Timed, finite_max, relative
 from .vectors import diagonals
 
 BLOCK = 1024
@@ -67,7 +67,7 @@ def best_messages(op: ChainOpLike, chain: Inputs, with_winners: bool) -> Message
 
     first = algebra.times(chain.initial, chain.seen[0])
     takes_two = with_winners and not op.band and chain.moves.shape[1] in TWO_AT_ONCE
-    last, kept, taken = over_times(op, chain, step, first, unroll=2 if takes_two else 1)
+    last, kept, taken = over_times(algebra, chain, step, first, unroll=2 if takes_two else 1)
     score = algebra.times(algebra.best(last, 0), taken)
     if not with_winners:
         kept = jnp.append(first[None], kept, 0)
@@ -98,15 +98,15 @@ def log_messages(op: ChainOpLike, chain: Inputs) -> Messages:
     if not isinstance(states, int) or states > 5:
         # Derivatives do not keep the candidates where they are many.
         step = jax.checkpoint(step, prevent_cse=False)
-    last, (kept, shifts), _ = over_times(op, chain, step, first)
+    last, (kept, shifts), _ = over_times(algebra, chain, step, first)
     score = log_sum_exp_of(last) + jnp.sum(shifts) + tops
     kept = jnp.append(first[None], kept, 0)
     return Messages(jnp.where(chain.size >= 1, score, zero), kept, last)
 
 
 def over_times(
-    op: ChainOpLike,
-    chain: Inputs,
+    algebra: Any,
+    chain: Timed,
     step: Callable[[jax.Array, State], State],
     first: jax.Array,
     unroll: int = 1,
@@ -116,7 +116,7 @@ def over_times(
     its first time from all in it: in float32 they would lose their digits.
 
     Args:
-      op: whose algebra says what is best.
+      algebra: a semiring that selects, or log_sum_exp.
       chain: its arrays.
       step: of a message and (time, its moves or None for the shared ones, what is seen): the next
         message and what is kept.
@@ -129,16 +129,16 @@ def over_times(
     count = chain.seen.shape[0] - 1
     given = 1 + jnp.arange(count, dtype=jnp.int32), chain.own_moves, chain.seen[1:]
     if (
-        type(op.algebra) not in (MaxPlusSemiring, MinPlusSemiring)
+        type(algebra) not in (MaxPlusSemiring, MinPlusSemiring)
         or not jnp.issubdtype(first.dtype, jnp.floating)
         or not isinstance(count, int)  # JAX has no scan of so many blocks, which may be 0
         or count <= BLOCK
     ):
         last, kept = lax.scan(step, first, given)
-        return last, kept, jnp.asarray(op.algebra.one(first.dtype))
+        return last, kept, jnp.asarray(algebra.one(first.dtype))
     blocks = count // BLOCK + 1
     size, rest = count // blocks, count % blocks
-    sign = -1 if op.algebra.reduction == "min" else 1
+    sign = -1 if algebra.reduction == "min" else 1
 
     def block(state: State, start: jax.Array) -> tuple[State, jax.Array]:
         message, kept = state

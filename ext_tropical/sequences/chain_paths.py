@@ -101,27 +101,29 @@ def _winner(
     return jnp.sum(jnp.where(is_own, winners, 0), dtype=jnp.int32)
 
 
+def chosen(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
+    """The first candidate i with cumsum(w)[i] > uniform sum(w), where w are the weights."""
+    weights = jnp.exp(candidates - finite_max(candidates))
+    sums = jnp.cumsum(weights)
+    greatest = jnp.max(jnp.where(weights > 0, jnp.arange(len(weights), dtype=jnp.int32), 0))
+    # XLA adds in pairs: what has no weight may make a sum greater, or the last one less.
+    return jnp.minimum(_first((sums > uniform * sums[-1]) & (weights > 0)), greatest)
+
+
 def drawn(op: ChainOpLike, chain: Inputs) -> jax.Array:
     """The states of each sample."""
     score, messages, last = log_messages(op, chain)
     moves = ordered(op, chain.moves)
 
-    def choose(candidates: jax.Array, uniform: jax.Array) -> jax.Array:
-        weights = jnp.exp(candidates - finite_max(candidates))
-        sums = jnp.cumsum(weights)
-        greatest = jnp.max(jnp.where(weights > 0, jnp.arange(len(weights), dtype=jnp.int32), 0))
-        # XLA adds in pairs: what has no weight may make a sum greater, or the last one less.
-        return jnp.minimum(_first((sums > uniform * sums[-1]) & (weights > 0)), greatest)
-
     def find(t: jax.Array, state: jax.Array, entry: State) -> jax.Array:
         message, uniform = entry
         candidates, first = _column(op, message, moves, t, state)
-        return jnp.maximum(first + choose(candidates, uniform), 0)
+        return jnp.maximum(first + chosen(candidates, uniform), 0)
 
     def walk(uniforms: jax.Array) -> jax.Array:
         # The uniform of the last time that counts, or of the last one of all.
         end = -1 if chain.length is None else jnp.clip(chain.length - 1, 0, len(uniforms) - 1)
-        state = jnp.where(abs(score) < jnp.inf, choose(last, uniforms[end]), -1)
+        state = jnp.where(abs(score) < jnp.inf, chosen(last, uniforms[end]), -1)
         return _walked(chain, state, find, (messages[:-1], uniforms[:-1]))
 
     return jax.vmap(walk)(chain.uniforms)
