@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "questions": (),
     "alignments": (),
     "chains": (),
+    "durations": (),
     "closures": (),
     "sparse_paths": ("--large",),
     "mesh": (),

@@ -25,6 +25,7 @@ from .sequences.alignment_op import (
 )
 from .sequences.chain_op import ChainByEmission, ChainSamples, ChainScore
 from .sequences.symbol_alignment_op import SymbolAlignment
+from .sequences.duration_op import DurationsSamples, DurationsScore
 from .steps.at_winner import AtWinner
 from .steps.einsum_op import TropicalEinsum
 from .steps.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
@@ -71,6 +72,8 @@ def register() -> None:
         ChainScore(semiring),
         ChainByEmission(SemiringKey.of(LogSumExp())),
         ChainSamples(),
+        DurationsScore(semiring),
+        DurationsSamples(),
         PathSearch(SemiringKey.of(min_plus), 4),
         TreeSums(),
         PathRanking(4, 3),

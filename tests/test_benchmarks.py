@@ -14,6 +14,7 @@ from benchmarks import (
     both_modes,
     chains,
     closures,
+    durations,
     first_call,
     gradient_of_matmul,
     log_sum_exp,
@@ -91,6 +92,14 @@ SMALL = {  # what runs at toy size, the times in what it returns, and words that
         "on one thread",
     ),
 }
+
+
+def test_durations(capsys):
+    """The scores of both ways are compared."""
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        rows = durations.main([(9, 2, 3)], times=50, seconds=1e-3)
+    assert all(min(*row.ours.values(), *row.theirs.values()) > 0 for row in rows)
+    assert "GiB" in capsys.readouterr().out
 
 
 def test_wide_networks(capsys):

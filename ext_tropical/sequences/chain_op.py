@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -154,36 +154,26 @@ class ChainOp(ExtensionOp):
         return [inputs]
 
 
-@extension_op(package="tenferro-ext-tropical", name="chain", version=1)
-class ChainScore(OfSemiring, ChainOp):
-    """The score of the best sequence, of the k best, or under log_sum_exp of all.
+class SequenceScore(OfSemiring, ExtensionOp):
+    """An op of the score of the best sequence, of the k best, or under log_sum_exp of all.
 
-    Attributes:
-      semiring: a registered selective semiring, log_sum_exp(1), or its key.
-      band: K of a transition of states to the next ones; 0 for one of all pairs.
-      has_length: whether the fourth input is a length: how many rows of emission count. Outside
-        1..T there is no sequence.
-      has_columns: whether the last input has a column of the emission for each state.
-      k: how many best sequences; 0 for one, without an axis.
-      detailed: whether there are more outputs. Where the semiring selects, the states, int32 (T,),
-        -1 behind the length and if no sequence is possible; with k they are always there, (k, T).
-        Under log_sum_exp the derivatives by the three inputs, which are the expected uses: 0 if no
-        sequence is possible and behind the length; else NaN if the score is NaN or inf.
-      curved: whether these derivatives are differentiated.
+    Where the semiring selects, a second output has the states, int32 (T,), -1 behind the length and
+    if no sequence is possible; with k it is always there, (k, T). Under log_sum_exp there are the
+    derivatives by the scores that are `moving`, which are the expected uses: 0 if no sequence is
+    possible and behind the length; else NaN if the score is NaN or inf.
     """
 
     semiring: SemiringKey
-    band: int = 0
-    has_length: bool = False
-    has_columns: bool = False
-    k: int = 0
-    detailed: bool = False
-    curved: bool = False
-    moving: ClassVar[tuple[int, ...]] = 0, 1, 2  # the inputs by which sums have derivatives
+    k: int
+    detailed: bool
+    curved: bool
+    scores: ClassVar[int]  # how many of the first inputs are scores
+    moving: ClassVar[tuple[int, ...]]  # the inputs by which sums have derivatives
+    checked: ClassVar[Callable[..., Any]]  # the metas of the inputs by their names
+    product: ClassVar[Callable[..., Any]]  # of states and inputs: of the entries that are used
 
     def __post_init__(self) -> None:
-        OfSemiring.__post_init__(self)
-        ChainOp.__post_init__(self)
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
         is_log = isinstance(self.algebra, LogSumExp)
         selects = isinstance(self.algebra, SelectiveSemiring)
         if (
@@ -212,6 +202,65 @@ class ChainScore(OfSemiring, ChainOp):
         more = [inputs[i] for i in self.moving] if is_log else [states]
         return [score, *more][: self.output_count]
 
+    def differentiable_form(self) -> ExtensionOp:
+        """With the details, by which the score is differentiated; details by a program's jvp."""
+        is_log = isinstance(self.algebra, LogSumExp)
+        curved = self.detailed and is_log
+        return dataclasses.replace(self, detailed=True, curved=curved)  # type: ignore[type-var]
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[Any]:
+        """That of the product along each sequence; under log_sum_exp by the expected uses."""
+        moved = [*tangents[: self.scores], *[None] * (len(primals) - self.scores)]
+        if isinstance(self.algebra, SelectiveSemiring):
+            product = functools.partial(self.product, outputs[1])
+            return tangent_of(product, primals, moved), None
+        if any(t is not None and i not in self.moving for i, t in enumerate(moved)):
+            return [NOT_DIFFERENTIABLE] * len(outputs)
+        uses = zip(outputs[1:], (moved[i] for i in self.moving), strict=True)
+        score = functools.reduce(jnp.add, (jnp.sum(x * t) for x, t in uses if t is not None))
+        if not self.curved:
+            return score, *[None] * len(self.moving)
+
+        def derivatives(*inputs: jax.Array) -> tuple[jax.Array, ...]:
+            return tuple(self.lower_to_standard_ops(*inputs) or ())[1:]
+
+        return score, *tangent_of(derivatives, primals, moved)
+
+
+@extension_op(package="tenferro-ext-tropical", name="chain", version=1)
+class ChainScore(SequenceScore, ChainOp):
+    """The score of the best sequence, of the k best, or under log_sum_exp of all.
+
+    Attributes:
+      semiring: a registered selective semiring, log_sum_exp(1), or its key.
+      band: K of a transition of states to the next ones; 0 for one of all pairs.
+      has_length: whether the fourth input is a length: how many rows of emission count. Outside
+        1..T there is no sequence.
+      has_columns: whether the last input has a column of the emission for each state.
+      k: how many best sequences; 0 for one, without an axis.
+      detailed: whether there are more outputs, as `SequenceScore` has them.
+      curved: whether the derivatives are differentiated.
+    """
+
+    semiring: SemiringKey
+    band: int = 0
+    has_length: bool = False
+    has_columns: bool = False
+    k: int = 0
+    detailed: bool = False
+    curved: bool = False
+    scores = 3
+    moving: ClassVar[tuple[int, ...]] = 0, 1, 2
+
+    def __post_init__(self) -> None:
+        SequenceScore.__post_init__(self)
+        ChainOp.__post_init__(self)
+
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         chain = self.inputs(*inputs)
         if are_numbers(inputs):
@@ -238,36 +287,9 @@ class ChainScore(OfSemiring, ChainOp):
         chain = chain.of_states(self.algebra)
         return listed(self, chain) if self.k else best(self, chain)[: self.output_count]
 
-    def differentiable_form(self) -> ExtensionOp:
-        """With the details, by which the score is differentiated; details by a program's jvp."""
-        is_log = isinstance(self.algebra, LogSumExp)
-        return dataclasses.replace(self, detailed=True, curved=self.detailed and is_log)
-
-    def linearize(
-        self,
-        primals: Sequence[jax.Array],
-        outputs: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-    ) -> Sequence[Any]:
-        """That of the product along each sequence; under log_sum_exp by the expected uses."""
-        moved = [*tangents[:3], *[None] * (len(primals) - 3)]
-        if isinstance(self.algebra, SelectiveSemiring):
-
-            def product(*inputs: jax.Array) -> jax.Array:
-                return along(self, self.inputs(*inputs), outputs[1])
-
-            return tangent_of(product, primals, moved), None
-        if any(t is not None and i not in self.moving for i, t in enumerate(moved)):
-            return [NOT_DIFFERENTIABLE] * len(outputs)
-        uses = zip(outputs[1:], (moved[i] for i in self.moving), strict=True)
-        score = functools.reduce(jnp.add, (jnp.sum(x * t) for x, t in uses if t is not None))
-        if not self.curved:
-            return score, *[None] * len(self.moving)
-
-        def derivatives(*inputs: jax.Array) -> tuple[jax.Array, ...]:
-            return tuple(self.lower_to_standard_ops(*inputs) or ())[1:]
-
-        return score, *tangent_of(derivatives, primals, moved)
+    def product(self, states: jax.Array, *inputs: jax.Array) -> jax.Array:
+        """The product of the entries that sequences use."""
+        return along(self, self.inputs(*inputs), states)
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_by_emission", version=1)

@@ -57,7 +57,7 @@ class Segmented(NamedTuple):
     durations: jax.Array
     seen: jax.Array
     length: jax.Array | None = None
-    uniforms: Any = None
+    uniforms: jax.Array | None = None
 
     @property
     def given(self) -> list[jax.Array]:

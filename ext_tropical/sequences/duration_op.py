@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import DTypeError, ShapeError
 from tenferro_jax.extension import (
-    NOT_DIFFERENTIABLE,
     ExtensionOp,
     ExtensionRuntimeSet,
     Kernel,
@@ -24,13 +21,11 @@ from tenferro_jax.extension import (
 
 from ..arguments import one_dtype
 from ..native.library import TYPES, in_program, native, now, on_host, outputs_of, unserved
-from ..semirings.registered import OfSemiring, SemiringKey
-from ..semirings.semiring import SelectiveSemiring
+from ..semirings.registered import SemiringKey
 from ..semirings.shipped import LogSumExp, max_plus, min_plus
-from ..tangents import tangent_of
-from .chain_op import Asked
+from .chain_op import Asked, SequenceScore
 from .duration_inputs import Segmented
-from .duration_paths import along, drawn
+from .duration_paths import drawn, product_of
 from .duration_recurrence import best, sums
 
 SCORES = 4
@@ -85,9 +80,8 @@ class DurationsOp(ExtensionOp):
         scores: list[Any] = [chain.initial, chain.moves, chain.durations, chain.seen]
         floats = [*scores, chain.uniforms]
         one_dtype(where, self.algebra, [m.dtype for m in floats if m is not None])
-        length: Any = chain.length
-        if length is not None and length.dtype != np.int32:
-            raise DTypeError(where=where, given=str(length), needed="a length of int32")
+        if chain.length is not None and chain.length.dtype != np.int32:
+            raise DTypeError(where=where, given=str(chain.length), needed="a length of int32")
         has_ranks = tuple(len(m.shape) for m in metas) == self.ranks
         sizes = [size for m in scores for size in m.shape]
         if not has_ranks or 0 in sizes:
@@ -121,7 +115,7 @@ class DurationsOp(ExtensionOp):
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_durations", version=1)
-class DurationsScore(OfSemiring, DurationsOp):
+class DurationsScore(SequenceScore, DurationsOp):
     """The score of the best sequence, of the k best, or under log_sum_exp of all.
 
     Attributes:
@@ -131,11 +125,8 @@ class DurationsScore(OfSemiring, DurationsOp):
       has_length: whether the fifth input is a length: how many rows of the emission count. Outside
         1..T there is no sequence.
       k: how many best sequences; 0 for one, without an axis.
-      detailed: whether there are more outputs. Where the semiring selects, the states, int32 (T,),
-        -1 behind the length and if no sequence is possible; with k they are always there, (k, T).
-        Under log_sum_exp the derivatives by the first four inputs, which are the expected uses: 0
-        if no sequence is possible and behind the length; else NaN if the score is NaN or inf.
-      curved: whether these derivatives are differentiated.
+      detailed: whether there are more outputs, as `SequenceScore` has them.
+      curved: whether the derivatives are differentiated.
     """
 
     semiring: SemiringKey
@@ -144,35 +135,8 @@ class DurationsScore(OfSemiring, DurationsOp):
     k: int = 0
     detailed: bool = False
     curved: bool = False
-
-    def __post_init__(self) -> None:
-        OfSemiring.__post_init__(self)
-        is_log = isinstance(self.algebra, LogSumExp)
-        selects = isinstance(self.algebra, SelectiveSemiring)
-        if (
-            not (selects or (is_log and self.algebra.temperature == 1))
-            or type(self.k) is not int
-            or not 0 <= self.k < (1 if is_log else 2**31)
-        ):
-            raise InvalidConfig(
-                where=f"{self.family_id}, payload",
-                given=repr(self),
-                needed="a selective semiring and 0 <= k < 2**31, or log_sum_exp(1) and k = 0",
-            )
-
-    @property
-    def output_count(self) -> int:
-        """The score; and the states, or the derivatives."""
-        if isinstance(self.algebra, LogSumExp):
-            return 1 + SCORES if self.detailed else 1
-        return 2 if self.detailed or self.k else 1
-
-    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        seen = self.checked(inputs).seen
-        score = TensorMeta(seen.dtype, (self.k,) if self.k else ())
-        states = TensorMeta(np.dtype("int32"), (*score.shape, seen.shape[0]))
-        is_log = isinstance(self.algebra, LogSumExp)
-        return [score, *(inputs[:SCORES] if is_log else [states])][: self.output_count]
+    scores = SCORES
+    moving = (0, 1, 2, 3)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         chain = self.inputs(*inputs)
@@ -180,38 +144,10 @@ class DurationsScore(OfSemiring, DurationsOp):
             return sums(self, chain)
         return best(self, chain)[: self.output_count]
 
-    def differentiable_form(self) -> ExtensionOp:
-        """With the details, by which the score is differentiated; details by a program's jvp."""
-        is_log = isinstance(self.algebra, LogSumExp)
-        return dataclasses.replace(self, detailed=True, curved=self.detailed and is_log)
-
-    def linearize(
-        self,
-        primals: Sequence[jax.Array],
-        outputs: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-    ) -> Sequence[Any]:
-        """That of the product along each sequence; under log_sum_exp by the expected uses."""
-        moved = [*tangents[:SCORES], *[None] * (len(primals) - SCORES)]
-        if isinstance(self.algebra, SelectiveSemiring):
-
-            def product(*inputs: jax.Array) -> jax.Array:
-                one = functools.partial(along, self, self.inputs(*inputs))
-                many = jax.vmap(one) if self.k else one
-                return many(outputs[1])[0]
-
-            return tangent_of(product, primals, moved), None
-        if not any(t is not None for t in moved):
-            return [NOT_DIFFERENTIABLE] * len(outputs)
-        uses = zip(outputs[1:], moved, strict=False)
-        score = functools.reduce(jnp.add, (jnp.sum(x * t) for x, t in uses if t is not None))
-        if not self.curved:
-            return score, *[None] * SCORES
-
-        def derivatives(*inputs: jax.Array) -> tuple[jax.Array, ...]:
-            return tuple(self.lower_to_standard_ops(*inputs) or ())[1:]
-
-        return score, *tangent_of(derivatives, primals, moved)
+    def product(self, states: jax.Array, *inputs: jax.Array) -> jax.Array:
+        """The product of the entries that sequences use."""
+        one = functools.partial(product_of, self, self.inputs(*inputs))
+        return (jax.vmap(one) if self.k else one)(states)[0]
 
 
 @extension_op(package="tenferro-ext-tropical", name="chain_durations_samples", version=1)

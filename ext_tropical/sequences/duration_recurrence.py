@@ -46,34 +46,36 @@ class Winners(NamedTuple):
 def best(op: DurationsOpLike, chain: Segmented) -> tuple[jax.Array, jax.Array]:
     """The score and the states of the best sequence, or with k of the k best ones."""
     chain = cleaned(op, chain)
-    algebra, dtype, k = op.algebra, chain.seen.dtype, max(op.k, 1)
+    algebra, dtype = op.algebra, chain.seen.dtype
     zero, one = jnp.asarray(algebra.zero(dtype)), jnp.asarray(algebra.one(dtype))
     states, longest = chain.durations.shape
-    lasting = chain.durations.T
-
-    def step(ages: jax.Array, given: State) -> tuple[jax.Array, Winners]:
-        t, own, seen = given
-        live = t < chain.size
-        ends, last, rank = _ended(op, ages, lasting, t)
-        moves = chain.where(live, chain.moves[0] if own is None else own, one)
-        starts, before, rank_before = _moved(op, ends, moves)
-        new = jnp.concatenate([starts[None], ages[:-1]])
-        new = algebra.times(new, jnp.broadcast_to(seen[None, :, None], new.shape))
-        return chain.where(live, new, ages), Winners(last, rank, before, rank_before)
-
     first = algebra.times(chain.initial, chain.seen[0])[None, :, None]
-    ages = jnp.full((longest, states, k), zero).at[:1, :, :1].set(first)
-    ages, kept, taken = over_times(op.algebra, chain, step, ages)
+    ages = jnp.full((longest, states, max(op.k, 1)), zero).at[:1, :, :1].set(first)
+    step = functools.partial(_best_step, op, chain)
+    ages, kept, taken = over_times(algebra, chain, step, ages)
     ends, last, rank = _ended(op, ages, tails(op, chain.durations).T, chain.size)
-    at_end = jnp.full((states, 1), one)
-    score, state, rank_of_state = (x[0] for x in _moved(op, ends, at_end))
+    score, *end = (x[0] for x in _started(op, ends, jnp.full((states, 1), one)))
     score = jnp.where(chain.size >= 1, algebra.times(score, taken), zero)
-    walk = functools.partial(_walked, chain, kept, last, rank)
-    found = jax.vmap(walk)(state, rank_of_state)
+    found = jax.vmap(functools.partial(_gone_back, chain, kept, last, rank))(*end)
     time = jnp.arange(found.shape[1], dtype=jnp.int32)
     is_there = (score != zero)[:, None] & (time < chain.size)[None]
     found = jnp.where(is_there, found, -1)
     return (score, found) if op.k else (score[0], found[0])
+
+
+def _best_step(
+    op: DurationsOpLike, chain: Segmented, ages: jax.Array, given: State
+) -> tuple[jax.Array, Winners]:
+    """The next ages (D, S, k), by (time, its moves or None for the shared ones, what is seen)."""
+    t, own, seen = given
+    ends, last, rank = _ended(op, ages, chain.durations.T, t)
+    one = jnp.asarray(op.algebra.one(ages.dtype))
+    live = t < chain.size
+    moves = chain.where(live, chain.moves[0] if own is None else own, one)
+    starts, before, rank_before = _started(op, ends, moves)
+    new = jnp.concatenate([starts[None], ages[:-1]])
+    new = op.algebra.times(new, jnp.broadcast_to(seen[None, :, None], new.shape))
+    return chain.where(live, new, ages), Winners(last, rank, before, rank_before)
 
 
 def _ended(
@@ -98,7 +100,7 @@ def _ended(
     return jax.vmap(of_state, in_axes=(1, 1))(ages, lasting)
 
 
-def _moved(
+def _started(
     op: DurationsOpLike, ends: jax.Array, moves: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The best starts (N, k) by moves (S, N) from ends (S, k), with the states before and ranks."""
@@ -110,7 +112,7 @@ def _moved(
     return value[:, None], winner[:, None], jnp.zeros_like(winner)[:, None]
 
 
-def _walked(
+def _gone_back(
     chain: Segmented,
     kept: Winners,
     last: jax.Array,
@@ -177,8 +179,8 @@ def sums(op: DurationsOpLike, chain: Segmented) -> tuple[jax.Array, ...]:
         return (_score(op, chain),)
 
     def score_of(*scores: jax.Array) -> jax.Array:
-        initial, moves, durations, seen = scores
-        return _score(op, Segmented(initial, moves, durations, seen, chain.length))
+        given = dict(zip(Segmented._fields, scores, strict=False))
+        return _score(op, chain._replace(**given))
 
     score, back = jax.vjp(score_of, *chain[:4])
     uses = back(jnp.ones_like(score))

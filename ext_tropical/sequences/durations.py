@@ -77,7 +77,13 @@ def checked_durations(
     if is_banded:
         moves = mapped(where, functools.partial(_opened, semiring), [moves], 3)
     op = DurationsScore(SemiringKey.of(semiring), censored, plain.has_length)
-    inputs = Segmented(chain.initial, moves, durations, chain.seen, chain.length)
+    inputs = Segmented(
+        initial=chain.initial,
+        moves=moves,
+        durations=durations,
+        seen=chain.seen,
+        length=chain.length,
+    )
     lead_of(where, inputs.given, op.ranks)
     return CheckedDurations(op, inputs)
 
