@@ -137,7 +137,8 @@ class Chain:
     kernel adds in double, whatever the dtype. With k, and for `entropy` and second derivatives, a
     loop in standard ops keeps D S k numbers, and under log_sum_exp those of sqrt(T) times. Columns
     and bands become arrays of all states. Durations that are longer than the length have no
-    influence, unless `censored`. If `best` has the score inf, its states say nothing.
+    influence, unless `censored`. If `best` has the score inf, its states say nothing. Where all
+    sequences have transitions or durations like -1e30, derivatives and marginals are NaN.
 
     Raises:
       ShapeError, DTypeError: by each method: the arrays do not fit.

@@ -379,6 +379,11 @@ def test_scores_that_stand_for_impossible_ones():
     for low in (-1e30, np.finfo(np.float64).min / 1e3, -1e5):
         found = chain_of([*arrays[:3], np.where(where, low, arrays[3])], False).marginals()
         chex.assert_trees_all_close(found, want, rtol=1e-9, atol=1e-9)
+    shared = arrays[3].copy()
+    shared[7] -= 1e30  # of all states: the sequences share it
+    found = chain_of([*arrays[:3], shared], False).marginals()
+    chex.assert_trees_all_close(found.states.sum(-1), np.ones(300), atol=1e-9)
+    assert float(found.log_partition) == -1e30
 
 
 def test_bands_columns_final_scores_and_batches():

@@ -1,7 +1,7 @@
 // The native kernels and the sums at winners against plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
 // absorbing integers; on four threads. Then four calls at once, again and again on the same threads. Then networks of three tables and every
-// question to them, and plans in which one number is changed. Then alignments, also of symbols, chains, paths and bounds.
+// question to them, and plans in which one number is changed. Then alignments, also of symbols, chains, with durations too, paths and bounds.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -20,6 +20,7 @@
 #include "../../ext_tropical/native/bounds.h"
 #include "../../ext_tropical/native/optimum.h"
 #include "../../ext_tropical/native/chains.h"
+#include "../../ext_tropical/native/durations.h"
 #include "../../ext_tropical/native/network.h"
 #include "../../ext_tropical/native/network_bound.h"
 #include "../../ext_tropical/native/paths.h"
@@ -460,6 +461,77 @@ int check_chains(const Kernels& kernels, Type type, std::mt19937& random, Algebr
   return wrong;
 }
 
+// One or two chains with durations: the score against the recurrence over times and ages; a path and samples where there are some, and shares
+// by their sums.
+template <class T>
+int check_durations(const Kernels& kernels, Type type, std::mt19937& random, Algebra algebra, int64_t states, int64_t steps, int64_t longest, bool special) {
+  const bool is_log = algebra == Algebra::kLogSumExp;
+  const double sign = algebra == Algebra::kMinPlus ? -1 : 1;
+  const int64_t rows = steps > 1 && random() % 2 ? steps - 1 : 1, is_cut = static_cast<int64_t>(random() % 2), batch = 1 + static_cast<int64_t>(random() % 2), samples = 2;
+  const auto numbers = [&](int64_t count) {
+    std::vector<T> found(static_cast<size_t>(count));
+    for (T& x : found) x = special && random() % 4 == 0 ? static_cast<T>(-sign * (random() % 2 ? INFINITY : 1e30)) : static_cast<T>(static_cast<double>(random() % 9) - 4);
+    return found;
+  };
+  const auto initial = numbers(batch * states), transition = numbers(batch * rows * states * states), durations = numbers(batch * states * longest), emission = numbers(batch * steps * states);
+  std::vector<T> uniforms(static_cast<size_t>(2 * batch * samples * steps));
+  for (T& x : uniforms) x = static_cast<T>(random() % 1000) / 1000;
+  const int32_t length[2] = {static_cast<int32_t>(1 + random() % static_cast<uint64_t>(steps)), static_cast<int32_t>(random() % static_cast<uint64_t>(steps + 2))};
+  const auto join = [&](double x, double y) {
+    const double most = std::max(x, y);
+    return !is_log || most == -INFINITY ? most : most + std::log(std::exp(x - most) + std::exp(y - most));
+  };
+  int wrong = 0;
+  for (int64_t asks = 0; asks < (is_log ? 3 : 2); ++asks) {
+    std::vector<T> score(2), d_initial(initial.size()), d_transition(transition.size()), d_durations(durations.size()), d_emission(emission.size());
+    std::vector<int32_t> path(static_cast<size_t>(batch * samples * steps));
+    ManyDurations asked{};
+    asked.asks = asks, asked.batch = batch;
+    asked.one.states = states, asked.one.steps = steps, asked.one.rows = rows, asked.one.longest = longest, asked.one.samples = asks == 2 ? samples : 0;
+    const void* const given[] = {initial.data(), transition.data(), durations.data(), emission.data(), length, asks == 2 ? uniforms.data() : nullptr};
+    std::copy(std::begin(given), std::end(given), asked.inputs);
+    if (asks == 2) asked.results = {path.data()};
+    else if (asks == 1 && is_log) asked.results = {score.data(), d_initial.data(), d_transition.data(), d_durations.data(), d_emission.data()};
+    else if (asks == 1) asked.results = {score.data(), path.data()};
+    else asked.results = {score.data()};
+    wrong += !fill(asked, static_cast<int64_t>(type), static_cast<int64_t>(algebra), is_cut).empty();
+    Threads pool;
+    run_durations(pool, asked, kernels);
+    for (int64_t b = 0; b < batch; ++b) {
+      const auto at = [&](const std::vector<T>& array, int64_t i) { return sign * static_cast<double>(array[static_cast<size_t>(b * static_cast<int64_t>(array.size()) / batch + i)]); };
+      const bool is_there = length[b] >= 1 && length[b] <= steps;
+      std::vector<double> ages(static_cast<size_t>(states * longest), -INFINITY), ends(static_cast<size_t>(states));
+      double want = -INFINITY;
+      for (int64_t t = 0; is_there && t < length[b]; ++t) {
+        const std::vector<double> before = ends;
+        for (int64_t j = 0; j < states; ++j) {
+          double start = t ? -INFINITY : at(initial, j), end = -INFINITY, tail = -INFINITY;
+          for (int64_t i = 0; t && i < states; ++i)
+            if (i != j) start = join(start, before[static_cast<size_t>(i)] + at(transition, ((rows > 1 ? t - 1 : 0) * states + i) * states + j));
+          double* const age = ages.data() + j * longest;
+          for (int64_t d = longest - 1; d > 0; --d) age[d] = age[d - 1] + at(emission, t * states + j);
+          age[0] = start + at(emission, t * states + j);
+          for (int64_t d = longest - 1; d >= 0; --d) {
+            tail = is_cut && t == length[b] - 1 ? join(tail, at(durations, j * longest + d)) : at(durations, j * longest + d);
+            end = join(end, age[d] + tail);
+          }
+          ends[static_cast<size_t>(j)] = end;
+          if (t == length[b] - 1) want = join(want, end);
+        }
+      }
+      const auto close = [](double x, double y) { return x == y || std::fabs(x - y) < 1e-4 * (1 + std::fabs(y)); };
+      if (asks != 2) wrong += !close(sign * static_cast<double>(score[static_cast<size_t>(b)]), want);
+      const bool is_none = want == -INFINITY;
+      const int64_t paths = asks == 2 ? samples : asks == 1 && !is_log;
+      for (int64_t i = 0; i < paths; ++i) wrong += (path[static_cast<size_t>((b * paths + i) * steps)] < 0) != is_none;
+      double shares = 0;
+      for (int64_t i = 0; i < steps * states; ++i) shares += at(d_emission, i);
+      if (asks == 1 && is_log) wrong += !close(shares, is_none ? 0 : length[b]) && !(std::isnan(shares) && std::fabs(want) > 1e11);
+    }
+  }
+  return wrong;
+}
+
 // Three graphs at once, edges also from and to what is no node: values by relaxing all edges, and the sums of ones along trees by their lengths;
 // then trees of any numbers.
 template <class T>
@@ -732,6 +804,15 @@ int main() {
       wrong += check_chains<float>(k, Type::kF32, random, Algebra::kLogSumExp, 3, 40000, 0, form % 3 == 0);
       wrong += check_chains<double>(k, Type::kF64, random, Algebra::kLogSumExp, 3, 40000, 0, form % 3 == 0);
     }
+  for (const Kernels& k : kernels())
+    for (Algebra algebra : {Algebra::kMaxPlus, Algebra::kMinPlus, Algebra::kLogSumExp})
+      for (int64_t states : {1, 3, 8, 17})
+        for (int64_t steps : {1, 2, 70, 700})
+          for (int64_t longest : {1, 5, 33, 600}) {
+            wrong += check_durations<float>(k, Type::kF32, random, algebra, states, steps, longest, random() % 2);
+            wrong += check_durations<double>(k, Type::kF64, random, algebra, states, steps, longest, random() % 2);
+            cases += 2;
+          }
   const int64_t graphs[][2] = {{1, 1}, {1, 4}, {7, 20}, {40, 90}, {300, 900}, {300, 400}};
   for (const auto& graph : graphs)
     for (int form = 0; form < 80; ++form) {
