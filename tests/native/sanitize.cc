@@ -1,7 +1,7 @@
 // The native kernels and the sums at winners against plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
 // absorbing integers; on four threads. Then four calls at once, again and again on the same threads. Then networks of three tables and every
-// question to them, and plans in which one number is changed. Then alignments, also of symbols, chains, with durations too, paths and bounds.
+// question to them, ordinary sums and their derivatives, and plans in which one number is changed. Then alignments, also of symbols, chains, with durations too, paths and bounds.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -127,8 +127,8 @@ int check_sums(Type type, std::mt19937& random, const int64_t (&size)[4], bool t
 // "ab,bc,cad->d" by the steps 0,1:ac and 3,2:d.
 struct Network {
   int64_t a, b, c, d;
-  std::vector<int64_t> plan(const std::vector<int64_t>& active, bool has_steps = true) const {
-    std::vector<int64_t> found{4, 3, has_steps ? 2 : 0, 3, static_cast<int64_t>(active.size()), 1, a, b, c, d, 3, 0, 1, 2};
+  std::vector<int64_t> plan(const std::vector<int64_t>& active, bool has_steps = true, int64_t lanes = -1) const {
+    std::vector<int64_t> found{4, 3, has_steps ? 2 : 0, 3, static_cast<int64_t>(active.size()), 1, lanes, a, b, c, d, 3, 0, 1, 2};
     found.insert(found.end(), active.begin(), active.end());
     for (int64_t x : {2, 0, 1, 2, 1, 2, 3, 2, 0, 3}) found.push_back(x);
     if (has_steps)
@@ -217,6 +217,68 @@ int check_network(const Kernels& kernels, Algebra algebra, Type type, std::mt199
   return wrong;
 }
 
+// Ordinary sums: the value against a loop, also where tables are far from 1; and what is linear from both ends.
+template <class T>
+int check_ordinary_sums(const Kernels& kernels, Type type, std::mt19937& random, const Network& n, int64_t lanes) {
+  std::vector<T> x(static_cast<size_t>(n.a * n.b)), y(static_cast<size_t>(n.b * n.c)), z(static_cast<size_t>(n.c * n.a * n.d)), value(static_cast<size_t>(n.d)), bar(value.size()), moved(value.size());
+  const T far = type == Type::kF32 ? T(1e30) : T(1e200);
+  const auto fill = [&](std::vector<T>& table, T scale) {
+    for (T& entry : table) entry = random() % 5 ? scale * (static_cast<T>(random() % 1000) / 500 - 1) : T(0);
+  };
+  fill(x, far), fill(y, T(1)), fill(z, 1 / far), fill(bar, T(1));
+  std::vector<T> tx(x.size()), ty(y.size()), tz(z.size()), sx(x.size()), sy(y.size()), sz(z.size()), gx(x.size()), gy(y.size()), gz(z.size());
+  fill(tx, far), fill(ty, T(1)), fill(tz, 1 / far), fill(sx, far), fill(sy, T(1)), fill(sz, 1 / far);
+  std::vector<int32_t> exponents(value.size());
+  const auto buffer = [](auto& v) { return Buffer{v.data(), static_cast<int64_t>(v.size())}; };
+  const auto ask = [&](Question question, const std::vector<int64_t>& plan, std::vector<Buffer> in, std::vector<Buffer> out) {
+    Threads pool;
+    return answer(pool, {plan.data(), static_cast<int64_t>(plan.size()), type, Algebra::kSumProduct, question, 1, std::move(in), std::move(out)}, kernels);
+  };
+  const std::vector<Buffer> tables{buffer(x), buffer(y), buffer(z)}, first{buffer(tx), buffer(ty), buffer(tz)}, second{buffer(sx), buffer(sy), buffer(sz)}, slopes{buffer(gx), buffer(gy), buffer(gz)};
+  const std::vector<int64_t> whole = n.plan({}, true, lanes), all = n.plan({0, 1, 2}, true, lanes);
+  const auto joined = [](std::vector<Buffer> to, std::initializer_list<std::vector<Buffer>> more) {
+    for (const auto& each : more) to.insert(to.end(), each.begin(), each.end());
+    return to;
+  };
+  const double tolerance = type == Type::kF32 ? 1e-4 : 1e-12;
+  int wrong = !ask(Question::kSum, whole, tables, {buffer(value)}).empty();
+  wrong += !ask(Question::kScaledSum, whole, tables, {buffer(moved), buffer(exponents)}).empty();
+  for (int64_t d = 0; d < n.d; ++d) {
+    long double sum = 0, size = 0;
+    for (int64_t i = 0; i < n.a; ++i)
+      for (int64_t j = 0; j < n.b; ++j)
+        for (int64_t k = 0; k < n.c; ++k) {
+          const long double term = static_cast<long double>(x[static_cast<size_t>(i * n.b + j)]) * y[static_cast<size_t>(j * n.c + k)] * z[static_cast<size_t>((k * n.a + i) * n.d + d)];
+          sum += term, size += std::abs(term);
+        }
+    const auto at = static_cast<size_t>(d);
+    wrong += std::abs(value[at] - static_cast<double>(sum)) > tolerance * static_cast<double>(size);
+    wrong += std::abs(std::ldexp(static_cast<double>(moved[at]), exponents[at]) - static_cast<double>(sum)) > tolerance * static_cast<double>(size);
+  }
+  // The derivative along one set, or two, from both ends; and along two sets of what is linear in each table.
+  for (const auto& others : {std::vector<Buffer>{}, second}) {
+    wrong += !ask(Question::kSumTangent, all, joined(tables, {{buffer(exponents)}, others, first}), {buffer(moved)}).empty();
+    wrong += !ask(Question::kSumCotangent, all, joined(tables, {{buffer(exponents), buffer(bar)}, others}), slopes).empty();
+    double by_value = 0, by_tables = 0, size = 0;
+    for (size_t i = 0; i < value.size(); ++i) by_value += static_cast<double>(moved[i]) * bar[i], size += std::abs(static_cast<double>(moved[i]) * bar[i]);
+    const auto add = [&](const std::vector<T>& slope, const std::vector<T>& tangent) {
+      for (size_t i = 0; i < slope.size(); ++i) by_tables += static_cast<double>(slope[i]) * tangent[i], size += std::abs(static_cast<double>(slope[i]) * tangent[i]);
+    };
+    add(gx, tx), add(gy, ty), add(gz, tz);
+    wrong += std::abs(by_value - by_tables) > 100 * tolerance * (1e-30 + size);
+  }
+  for (size_t i = 0; i <= all.size() && n.a * n.d < 10; ++i)
+    for (int64_t number : {-2, -1, 0, 1, 2, 3, 9, 1 << 30}) {  // refused, or an answer of the same sizes
+      std::vector<int64_t> other(all.begin(), all.begin() + static_cast<int64_t>(number == -2 ? i : all.size()));
+      if (i < other.size()) other[i] = number;
+      ask(Question::kSum, other, tables, {buffer(value)});
+      ask(Question::kSumTangent, other, joined(tables, {{buffer(exponents)}, first}), {buffer(moved)});
+      ask(Question::kSumCotangent, other, joined(tables, {{buffer(exponents), buffer(bar)}, first}), slopes);
+    }
+  if (wrong) std::printf("ordinary sums, %s, type %d, %ld lanes, %ld %ld %ld %ld: %d wrong\n", kernels.name, (int)type, (long)lanes, (long)n.a, (long)n.b, (long)n.c, (long)n.d, wrong);
+  return wrong;
+}
+
 // "ab,bc,ca->" by the steps 0,1:ac and 3,2: the best ways in order, and samples that are in range.
 template <class T>
 int check_many(const Kernels& kernels, Type type, std::mt19937& random, const Network& n) {
@@ -237,7 +299,7 @@ int check_many(const Kernels& kernels, Type type, std::mt19937& random, const Ne
     Threads pool;
     return answer(pool, {plan.data(), static_cast<int64_t>(plan.size()), type, algebra, question, 0.5, std::move(in), std::move(out)}, kernels);
   };
-  const std::vector<int64_t> plan{3, 3, 2, 3, 0, 0, n.a, n.b, n.c, 0, 1, 2, 2, 0, 1, 2, 1, 2, 2, 2, 0, 0, 1, 2, 0, 2, 3, 2, 0};
+  const std::vector<int64_t> plan{3, 3, 2, 3, 0, 0, -1, n.a, n.b, n.c, 0, 1, 2, 2, 0, 1, 2, 1, 2, 2, 2, 0, 0, 1, 2, 0, 2, 3, 2, 0};
   int wrong = 0;
   wrong += !ask(Question::kBest, Algebra::kMaxPlus, plan, {buffer(x), buffer(y), buffer(z)}, {buffer(best), buffer(labels)}).empty();
   wrong += best != sums;
@@ -379,6 +441,7 @@ int check_networks(const Kernels& kernels, std::mt19937& random) {
       if (algebra != Algebra::kLogSumExp) wrong += check_network<int32_t>(kernels, algebra, Type::kI32, random, n, n.d == 5);
     }
     wrong += check_network<uint8_t>(kernels, Algebra::kOrAnd, Type::kBool, random, n, n.d == 5);
+    for (int64_t lanes : {-1, 0, 1}) wrong += check_ordinary_sums<float>(kernels, Type::kF32, random, n, lanes) + check_ordinary_sums<double>(kernels, Type::kF64, random, n, lanes);
     if (n.d != 7) wrong += check_many<float>(kernels, Type::kF32, random, n) + check_many<double>(kernels, Type::kF64, random, n);
   }
   return wrong;
