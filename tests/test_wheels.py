@@ -74,9 +74,9 @@ def test_the_wheel_of_a_platform(source, tmp_path):
         shutil.copy(ROOT / LIBRARY, tmp_path / "lib" / LIBRARY)
     path, tag, metadata, unpacked = wheel(source, tmp_path, PROJECT_URL="https://example.org/p/")
     assert re.fullmatch(r"py3-none-(linux|macosx)_\w+", tag)
-    assert path.stat().st_size < 2_200_000
+    assert path.stat().st_size < 2_500_000
     library = unpacked / LIBRARY
-    assert library.stat().st_size < 4_000_000
+    assert library.stat().st_size < 4_700_000
     assert not re.search(rb"\0_?Py[A-Z_]\w+\0", library.read_bytes())
     assert ctypes.CDLL(str(library)).tropical_instructions
     assert set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]) == (
