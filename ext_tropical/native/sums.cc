@@ -506,7 +506,7 @@ class Sums {
 
   void run_chunk(Pool& pool, int64_t first, int64_t lanes, std::vector<Planes<T>>* totals) {
     Room room(*this, pool, lanes, first, std::min(lanes, layout_.lanes() - first));
-    forward(room, true, !given_.is_transposed() && !given_.is_log());
+    forward(room, true, !given_.is_transposed());
     if (is_lost_) return;
     if (!given_.is_transposed()) return write_value(room);
     room.bars.back() = cotangent_of_value(room);
