@@ -308,7 +308,7 @@ BUDGETS: dict[str, float] = {
     "file names that occur twice": 0,
     "error classes": 15,
     "parameters of 1,000 with Any in the annotation": 25,
-    "words in docs, README and benchmarks": 46_200,
+    "words in docs, README and benchmarks": 47_100,
     "words in README.md": 450,
     "words in docs/limits.md": 900,
 }
