@@ -33,6 +33,7 @@ class Runs {
     int64_t first, left, right, count;
   };
 
+  Runs() = default;  // of nothing
   explicit Runs(const std::vector<Axis>& axes) {
     std::vector<Axis> merged;
     for (const Axis& a : axes) {

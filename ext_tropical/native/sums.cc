@@ -55,6 +55,15 @@ T power_of_two(int64_t exponent) {
   return found;
 }
 
+// The exponent of a normal number above 0, by its bits.
+template <class T>
+int32_t exponent_of(T x) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  Bits bits;
+  std::memcpy(&bits, &x, sizeof(T));
+  return static_cast<int32_t>(bits >> (std::numeric_limits<T>::digits - 1)) - (std::numeric_limits<T>::max_exponent - 1);
+}
+
 // x 2^exponent, also where the power itself is beyond the range of the type.
 template <class T>
 T scaled(T x, int64_t exponent) {
@@ -179,6 +188,7 @@ void scale(T* x, int64_t count, const std::vector<int64_t>& powers) {
 template <class T>
 int32_t excess(T most) {
   if (most == T(0)) return kZero;
+  if (most >= std::numeric_limits<T>::min() && most <= std::numeric_limits<T>::max()) return exponent_of(most);
   return std::isfinite(most) ? std::ilogb(most) : 0;
 }
 
@@ -202,12 +212,10 @@ void normalize(Plane<T>& plane, int64_t count, const std::vector<T>& most) {
   const int64_t lanes = plane.lanes();
   constexpr int fine = kFar<T>;
   const T high = std::ldexp(T(1), fine), low = std::ldexp(T(1), -fine);
-  bool is_fine = true;
-  for (int64_t l = 0; l < lanes; ++l) {
-    const T x = most[at(l)];
-    is_fine &= ((x >= low) & (x < high)) | ((x == T(0)) & (plane.exponents[at(l)] == kZero));
-  }
-  if (is_fine) return;
+  const T* const sizes = most.data();
+  int32_t far = 0;
+  for (int64_t l = 0; l < lanes; ++l) far += !((sizes[l] >= low) & (sizes[l] < high));
+  if (far == 0) return;
   std::vector<int64_t> powers(at(lanes), 0);
   bool is_far = false;
   for (int64_t l = 0; l < lanes; ++l) {
@@ -246,8 +254,8 @@ void add(const Tools& tools, Plane<T>& to, const Plane<T>& more, int64_t count) 
 
 // A product of two values, or the sum of one, for chunks of some lanes.
 struct Contraction {
-  Step step;                    // with the lanes as the last axis of its cells
-  Runs cells{{}}, choices{{}};  // without them
+  Step step;            // with the lanes as the last axis of its cells
+  Runs cells, choices;  // without them
   bool left_has_lanes = false, right_has_lanes = false, sums_lanes = false;
   int64_t count = 1;  // of cells without lanes
   bool is_for_tiles = false;
@@ -465,7 +473,8 @@ class Sums {
 
   // The products of all steps with lanes, or of all without; and those of the way back, two for each step.
   void make_contractions(bool with_lanes, int64_t lanes) {
-    forward_.resize(at(steps())), backward_.resize(at(2 * steps()));
+    forward_.resize(at(steps()));
+    if (given_.is_transposed()) backward_.resize(at(2 * steps()));
     for (int64_t s = 0; s < steps(); ++s) {
       if (layout_.has_lanes(plan_.tables + s) != with_lanes) continue;
       forward_[at(s)] = layout_.forward(s, lanes);
