@@ -24,8 +24,8 @@ from .sequences.alignment_op import (
     SemiglobalCounts,
 )
 from .sequences.chain_op import ChainByEmission, ChainSamples, ChainScore
-from .sequences.symbol_alignment_op import SymbolAlignment
 from .sequences.duration_op import DurationsSamples, DurationsScore
+from .sequences.symbol_alignment_op import SymbolAlignment
 from .steps.at_winner import AtWinner
 from .steps.einsum_op import TropicalEinsum
 from .steps.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2

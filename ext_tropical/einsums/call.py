@@ -72,8 +72,9 @@ def tropical_einsum(
     Under max_plus the maximum of sums, under min_plus the minimum of sums, under max_mul the
     maximum of products of entries that are not negative, under min_max the least of largest
     entries, under or_and whether a path exists, under log_sum_exp the soft maximum of sums, under
-    sum_product the sum of products, as jnp.einsum; unlike there, a plan of hundreds of steps is one
-    call on CPU, for which nothing is compiled, and no step overflows if the result does not.
+    sum_product the sum of products of floats, as jnp.einsum: a plan of few large steps is that of
+    XLA; one of more than 16 steps, or of small ones, is one call on CPU, for which nothing is
+    compiled, and no step of it overflows if the result does not (`Network.sum_product`).
 
     Args:
       equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j",

@@ -46,9 +46,10 @@ class Products(Factors):
 
         Gradient: any order, forward and reverse.
 
-        Precision: every intermediate table has a power of two beside it, so that none overflows or
-        vanishes if the sum does not. Of these tables entries below the largest times 1e-30 in
-        float32, 1e-230 in float64, may be lost.
+        Precision: every table and every intermediate one has a power of two beside it, so that none
+        overflows or vanishes if the sum does not. Entries of a table below its largest times 1e-230
+        may be lost; in float32, where steps are so large that they are not computed in float64,
+        1e-30. Slices of a `memory_limit` are added as they are.
 
         Cost: a multiplication for each candidate of the plan that `print` shows; with the gradient
         three. A batch of `vmap` is one call on CPU.
@@ -58,8 +59,10 @@ class Products(Factors):
           >>> print(net.sum_product(), jax.grad(Network.sum_product)(net).tables[1])
           0.0 [ 1.5 -1. ]
         """
-        self.floating("sum_product")
-        return self.contracted(sum_product)
+        dtype = self.floating("sum_product")
+        if (tables := _of_one_call(self)) is None:
+            return self.contracted(sum_product)
+        return apply(NetworkSum(text_of(self.plan().plan)), *tables)[0].astype(dtype)
 
     @asked
     def slog_sum_product(self) -> SignAndLog:
@@ -97,18 +100,35 @@ class Products(Factors):
         return dtypes.pop()
 
 
+def _of_one_call(net: Factors) -> list[jax.Array] | None:
+    """The tables, widened, if one op takes them; else None."""
+    tables = list(map(widened, net.tables))
+    is_number = len(tables) == 1 and not tables[0].ndim  # of no step
+    if is_number or not are_numbers(tables) or net.plan().slices > 1:
+        return None
+    if any(0 in x.shape for x in tables):
+        return None
+    return tables
+
+
 def _sign_and_log(net: Factors) -> SignAndLog:
     """The sum over all assignments of the product of the entries that they select."""
-    tables = list(map(widened, net.tables))
-    if len(tables) == 1 and not tables[0].ndim:
-        return SignAndLog(jnp.sign(tables[0]), jnp.log(jnp.abs(tables[0])))
-    plan = net.plan()
-    if plan.slices > 1 or not are_numbers(tables):
+    if (tables := _of_one_call(net)) is not None:
+        x, exponent = apply(NetworkSum(text_of(net.plan().plan), is_scaled=True), *tables)
+        return SignAndLog(jnp.sign(x), jnp.log(jnp.abs(x)) + exponent.astype(x.dtype) * math.log(2))
+    if not are_numbers(net.tables):
         raise Unsupported(
             where="Network.slog_sum_product",
-            given="symbolic sizes" if plan.slices == 1 else f"a plan of {plan.slices} slices",
-            needed="sizes that are numbers, and one slice, which has one power of two",
+            given="symbolic sizes",
+            needed="sizes that are numbers",
+            fix="Take sum_product; or a batch of symbolic size, by vmap.",
+        )
+    if net.plan().slices > 1:
+        raise Unsupported(
+            where="Network.slog_sum_product",
+            given=f"a plan of {net.plan().slices} slices",
+            needed="one slice, which has one power of two",
             fix="Leave out memory_limit, or take sum_product.",
         )
-    x, exponent = apply(NetworkSum(text_of(plan.plan), is_scaled=True), *tables)
-    return SignAndLog(jnp.sign(x), jnp.log(jnp.abs(x)) + exponent.astype(x.dtype) * math.log(2))
+    x = widened(net.contracted(sum_product))
+    return SignAndLog(jnp.sign(x), jnp.log(jnp.abs(x)))

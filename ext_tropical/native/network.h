@@ -37,7 +37,7 @@ struct Buffer {
 };
 
 // A plan as integers: counts of labels, operands, steps, contracted labels, active operands, the rank of the value, and how many of its first
-// labels are lanes (-1: those that half of the results have); the sizes of the labels; the value's labels; the contracted ones; the active
+// labels are lanes (-1: the first one, if most results have it); the sizes of the labels; the value's labels; the contracted ones; the active
 // operands; for each operand rank and labels; for each step both operands (-1: there is no second one), rank and labels of the result. Values
 // are numbered, first the operands, then the results of the steps.
 struct Ask {

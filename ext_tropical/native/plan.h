@@ -152,6 +152,29 @@ inline int64_t entries(const Plan& plan, const std::vector<int64_t>& labels) {
   return count;
 }
 
+// Whether a label is taken for that of a batch: most results have it, and what is done for one element is little.
+inline bool is_lane(const Plan& plan, int64_t label) {
+  constexpr int64_t most_work = 1 << 12;
+  const auto term = [&](int64_t value) -> const std::vector<int64_t>& {
+    return value < plan.tables ? plan.terms[static_cast<size_t>(value)] : plan.steps[static_cast<size_t>(value - plan.tables)].labels;
+  };
+  int64_t have = 0;
+  for (const Step& step : plan.steps) {
+    have += has(step.labels, label);
+    std::vector<int64_t> seen{label};
+    int64_t work = 1;
+    for (int64_t operand : {step.left, step.right})
+      if (operand >= 0)
+        for (int64_t x : term(operand))
+          if (!has(seen, x)) {
+            seen.push_back(x);
+            work = times(work, plan.size(x));
+          }
+    if (work > most_work) return false;
+  }
+  return 2 * have > static_cast<int64_t>(plan.steps.size());
+}
+
 inline Plan read(const Ask& ask) {
   constexpr int64_t most = int64_t{1} << 24;
   Reader in(ask.plan, ask.length);
@@ -175,12 +198,8 @@ inline Plan read(const Ask& ask) {
     step.right = in.number(-1, plan.tables + s - 1);
     step.labels = in.numbers(in.number(0, most), 0, labels - 1);
   }
-  for (int64_t label : plan.output) {
-    const auto have = std::count_if(plan.steps.begin(), plan.steps.end(), [&](const Step& step) { return has(step.labels, label); });
-    const bool is_lane = lanes < 0 ? 2 * have >= steps : static_cast<int64_t>(plan.lanes.size()) < lanes;
-    if (!is_lane) break;
-    plan.lanes.push_back(label);
-  }
+  if (lanes < 0 && !plan.output.empty() && is_lane(plan, plan.output[0])) plan.lanes = {plan.output[0]};
+  if (lanes > 0) plan.lanes.assign(plan.output.begin(), plan.output.begin() + lanes);
   std::vector<bool> is_read(static_cast<size_t>(plan.tables + steps));
   std::vector<bool> is_gone(static_cast<size_t>(labels));
   for (int64_t s = 0; s < steps; ++s) {

@@ -713,20 +713,27 @@ class Sums {
   }
 
   Plane<T> read_plane(const Room& room, int64_t table, const void* data) {
-    const T* const from = static_cast<const T*>(data);
+    const S* const from = static_cast<const S*>(data);
     const int64_t count = layout_.count(table);
     Plane<T> plane;
     if (layout_.has_lanes(table)) {
       const std::vector<int64_t> lanes = lane_offsets(plan_, table, room.first, room.lanes, layout_.lanes());
       T* const to = plane.make(count, room.lanes);
-      const bool is_last = lanes.back() - lanes.front() == room.lanes - 1;  // lanes lie side by side
+      bool is_last = true;  // lanes lie side by side
+      for (int64_t l = 0; l < room.lanes; ++l) is_last &= lanes[at(l)] == lanes[0] + l;
       over_entries(plan_, table, {}, false, [&](int64_t entry, int64_t address) {
-        if (is_last) std::memcpy(to + entry * room.lanes, from + address + lanes[0], at(room.lanes) * sizeof(T));
+        if (is_last) std::copy(from + address + lanes[0], from + address + lanes[0] + room.lanes, to + entry * room.lanes);
         else for (int64_t l = 0; l < room.lanes; ++l) to[entry * room.lanes + l] = from[address + lanes[at(l)]];
       });
       normalize(plane, count, tools_.largest(to, count, room.lanes));
       return plane;
     }
+    if constexpr (!std::is_same<S, T>::value) {
+      T* const to = plane.make(count, 1);
+      std::copy(from, from + count, to);
+      normalize(plane, count, tools_.largest(to, count, 1));
+      return plane;
+    } else {
     const std::vector<T> most = tools_.largest(from, count, 1);
     const bool is_far = most[0] != T(0) && std::isfinite(most[0]) && std::abs(std::ilogb(most[0])) > kFar<T>;
     if (!is_far) {  // where it lies
@@ -737,6 +744,7 @@ class Sums {
     std::memcpy(plane.make(count, 1), from, static_cast<size_t>(count) * sizeof(T));
     normalize(plane, count, most);
     return plane;
+    }
   }
 
   // Addresses of the entries of the value in the order of the last result, without the lanes.
@@ -781,12 +789,13 @@ class Sums {
         if (exponents) {
           int own = 0;
           const bool has_exponent = x != T(0) && std::isfinite(x);
-          out[to] = has_exponent ? std::frexp(x, &own) : x;
+          out[to] = static_cast<S>(has_exponent ? std::frexp(x, &own) : x);
+          if (has_exponent && std::abs(out[to]) == S(1)) out[to] /= 2, ++own;  // rounded up
           exponents[to] = has_exponent ? static_cast<int32_t>(exponent + own) : 0;
           continue;
         }
         if (given_.exponents()) exponent -= given_.exponents()[to];
-        out[to] = scaled(x, exponent);
+        out[to] = static_cast<S>(scaled(x, exponent));
       }
   }
 
@@ -865,7 +874,7 @@ class Sums {
       over_entries(plan_, i, layout_.distinct(i), true, [&](int64_t entry, int64_t address) {
         for (int64_t l = 0; l < room.used; ++l) {
           const T found = bar.data[entry * wide + l];
-          if (!given_.is_log()) to[address + lanes[at(l)]] += powers[at(l)].of(found, bar.exponents[at(l)]);
+          if (!given_.is_log()) to[address + lanes[at(l)]] += static_cast<S>(powers[at(l)].of(found, bar.exponents[at(l)]));
           else if (const T weight = weights.data[entry * wide + l]; weight != T(0)) to[address + lanes[at(l)]] += static_cast<S>(scaled(found * weight, int64_t{bar.exponents[at(l)]} + weights.exponents[at(l)]));
         }
       });
@@ -888,6 +897,13 @@ class Sums {
   const Plane<T> none_{};
 };
 
+// Whether a step is so large, without its lanes, that it is computed as a product of matrices.
+bool has_large_step(const Plan& plan) {
+  int64_t lanes = 1;
+  for (int64_t label : plan.lanes) lanes *= plan.size(label);
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [&](const Step& step) { return step.count / lanes * step.choices >= kWorthTiles; });
+}
+
 }  // namespace
 
 int64_t order_of(const Ask& ask, const Plan& plan) {
@@ -899,8 +915,9 @@ int64_t order_of(const Ask& ask, const Plan& plan) {
 
 void answer_sums(Pool& pool, const Ask& ask, const Plan& plan, const Kernels& kernels) {
   const Given given{plan, ask, order_of(ask, plan)};
-  if (ask.type == Type::kF32) Sums<float>(pool, given, kernels).run();
-  else Sums<double>(pool, given, kernels).run();
+  if (ask.type == Type::kF64) Sums<double>(pool, given, kernels).run();
+  else if (has_large_step(plan)) Sums<float>(pool, given, kernels).run();
+  else Sums<double, float>(pool, given, kernels).run();  // as fast, since steps are little work, and of a wider range
 }
 
 bool answer_log_sums(Pool& pool, const Ask& ask, const Plan& plan, const Kernels& kernels) {
@@ -909,10 +926,7 @@ bool answer_log_sums(Pool& pool, const Ask& ask, const Plan& plan, const Kernels
   for (int64_t i = 0; i < plan.tables; ++i)
     for (int64_t label : plan.terms[at(i)])
       if (std::count(plan.terms[at(i)].begin(), plan.terms[at(i)].end(), label) > 1) return false;
-  int64_t lanes = 1;
-  for (int64_t label : plan.lanes) lanes *= plan.size(label);
-  for (const Step& step : plan.steps)
-    if (step.count / lanes * step.choices >= kWorthTiles) return false;
+  if (has_large_step(plan)) return false;
   if (question == Question::kLogTangent && plan.active.empty()) return false;
   const Given given{plan, ask, question == Question::kLogTangent ? 1 : 0};
   if (ask.type == Type::kF32) return Sums<double, float>(pool, given, kernels).run();

@@ -116,7 +116,7 @@ class Question(ExtensionOp):
 
     A family sets `algebra`, the semiring; `asked`, the question; and `about`, the numbers
     of the active tables, if there are some. `lanes` is how many of the output's first labels are
-    those of batches; -1: those that half of the results have. Shapes, dtypes, the split over
+    those of batches; -1: the first one, if most results have it. Shapes, dtypes, the split over
     devices and the native call follow from these. `in_loops` answers in standard ops.
     """
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import DTypeError, InvalidConfig
+from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig
 from tenferro_jax.extension import (
     ExtensionOp,
     LinearInput,
@@ -58,8 +58,8 @@ class SumQuestion(Question):
     """A question to ordinary sums.
 
     A family has the fields `plan`, as text, and `lanes`: how many of the output's first labels are
-    those of batches; -1: those that half of the results have. Each entry along them has exponents
-    of its own, and they lie innermost.
+    those of batches; -1: the first one, if most results have it. Each entry along them has
+    exponents of its own, and they lie innermost.
     """
 
     def __post_init__(self) -> None:
@@ -153,6 +153,32 @@ class NetworkSum(SumQuestion):
         moved = [t for t in tangents if t is not None]
         (change,) = apply(op, *primals, exponents, *moved)
         return (change, None) if self.is_scaled else (change,)
+
+    def transpose_rule(
+        self,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[jax.Array | None]:
+        """In one table, whatever its entries are."""
+        linear = tuple(i for i, x in enumerate(inputs) if isinstance(x, LinearInput))
+        if self.is_scaled or len(linear) > 1:
+            raise ADRuleError(
+                self.family_id,
+                "transpose",
+                given="exponents beside the value" if self.is_scaled else f"{len(linear)} tables",
+                needed="a sum of products as a linear function of one table",
+                fix="Take jax.vjp, which needs no linear function.",
+            )
+        tables: list[jax.Array] = []
+        for x in inputs:
+            if isinstance(x, LinearInput):
+                tables.append(jnp.zeros(x.meta.shape, x.meta.dtype))
+            else:
+                tables.append(x)
+        bar = jnp.asarray(cotangents[0])
+        op = NetworkSumDerivative(self.plan, linear, 0, True, self.lanes)
+        found = apply(op, *tables, jnp.zeros(bar.shape, jnp.int32), bar)
+        return at_linear([found[0] if i in linear else None for i in range(len(inputs))], inputs)
 
     def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]]:
         plan = batched_text(self.network, in_axes)

@@ -151,8 +151,7 @@ TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
 def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
     """Whether a plan runs as one op: three or more operands, a semiring of this package, sizes that
     are known and positive, the first winner of each tie, no winners of single steps, and steps that
-    are worth it. Ordinary sums are one op in any case on one device, because the steps alone may
-    overflow where the value does not.
+    are worth it.
     """
     if len(plan.terms) <= 2 or not plan.steps:
         return False
@@ -162,10 +161,7 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
         return False
     if not all(isinstance(size, int) and size > 0 for _, size in plan.sizes):
         return False
-    spreads = any(map(_spreads, operands))
-    if isinstance(mode.semiring, SumProduct) and not spreads:
-        return True
-    return _is_worth_it(plan, mode.semiring, operands[0].dtype, spreads)
+    return _is_worth_it(plan, mode.semiring, operands[0].dtype, any(map(_spreads, operands)))
 
 
 STEPS_WORTH_IT = 16

@@ -126,6 +126,45 @@ def test_lanes_have_bits_of_their_own():
     np.testing.assert_array_equal(whole[36:], jax.vmap(run)(batch[36:]))
 
 
+def test_sizes_around_those_of_lanes_and_vectors():
+    """Values with one and two labels, of sizes from 1 to 40, in both float dtypes."""
+    rng = np.random.default_rng(8)
+    equations = ["ab,bc,cd->ad", "ab,bc,cd->da", "ab,b,bc->ca", "ab,ab,ab->ba", ",,ae->ea"]
+    equations += ["a,b,c->cba", "sab,sbc,scd->sad", "sab,sb,sc->s", "abc,bcd,ad->dba"]
+    for equation, most, dtype in itertools.product(equations, (4, 7, 7, 40), "fd"):
+        terms, output = equation.split("->")
+        sizes = {x: int(rng.integers(1, most + 1)) for x in set(terms) - {","}}
+        shapes = [[sizes[x] for x in term] for term in terms.split(",")]
+        tables = [rng.normal(size=shape).astype(dtype) for shape in shapes]
+        tolerance = 1e-4 if dtype == "f" else 1e-11
+        op = NetworkSum(text_of(plan_einsum(equation, shapes)))
+        found = apply(op, *tables)[0]
+        equal(found, np.einsum(equation, *[x.astype(float) for x in tables]), tolerance)
+        bar = rng.normal(size=found.shape).astype(dtype)
+        exponents, active = np.zeros(bar.shape, np.int32), tuple(range(len(tables)))
+        slopes = apply(NetworkSumDerivative(op.plan, active, 0, True), *tables, exponents, bar)
+        for i, slope in enumerate(slopes):
+            others = [*terms.split(",")[:i], *terms.split(",")[i + 1 :], output]
+            ones = np.ones(shapes[i])  # a label that no other has
+            arrays = [*tables[:i], *tables[i + 1 :], bar, ones]
+            transposed = f"{','.join([*others, terms.split(',')[i]])}->{terms.split(',')[i]}"
+            equal(slope, np.einsum(transposed, *[x.astype(float) for x in arrays]), tolerance)
+
+
+def test_it_is_a_linear_function_of_one_table():
+    tables = [jnp.asarray(x) for x in tables_of(EQUATION, SIZES)]
+    bar = jnp.ones((4, 2))
+    for i in (0, 5):
+
+        def run(x, f, i=i):
+            return f(*tables[:i], x, *tables[i + 1 :])
+
+        transposed = (
+            jax.linear_transpose(functools.partial(run, f=f), tables[i]) for f in (summed, judge)
+        )
+        equal(*(f(bar) for f in transposed))
+
+
 # --- generated networks ---------------------------------------------------------------------------
 
 
@@ -298,6 +337,33 @@ def test_numbers_that_are_not_finite_are_as_in_numpy(number):
         found = run(lambda *x: tropical_einsum("ab,bc,cd->ad", *x, semiring=sum_product))(*tables)
         np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
         np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_and_two_tables_overflow_no_earlier_than_three(dtype):
+    most = np.finfo(dtype).max / 2
+    for equation, tables, wanted in (
+        ("ab,b->", [np.full((2, 2), most), [1, -0.5]], most),
+        ("a,a->", [np.full(4, most), [1, 1, -1, -0.5]], most / 2),
+        ("ab->", [np.full((2, 2), [most, -most])], 0.0),
+        ("a,->", [np.full(4, most), 0.125], most / 2),
+    ):
+        arrays = [np.asarray(x, dtype) for x in tables]
+        for run in (Network.sum_product, jax.jit(Network.sum_product)):
+            found = run(Network(equation, *arrays))
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_small_entries_beside_large_ones_are_kept():
+    """Of float32 tables sums are in float64, where steps are small: 44 decades in one table."""
+    far = 1e22
+    tables = [[[far, 1 / far]], np.eye(2), [[0], [far]]]
+    net = Network("ab,bc,cd->", *[np.asarray(x, np.float32) for x in tables])
+    for run in (Network.sum_product, jax.jit(Network.sum_product)):
+        np.testing.assert_allclose(run(net), 1, rtol=1e-6)
+        slope = jax.grad(run)(net).tables[1]
+        np.testing.assert_allclose(slope, [[0, np.inf], [0, 1]], rtol=1e-6)
 
 
 # --- what users hold ------------------------------------------------------------------------------
