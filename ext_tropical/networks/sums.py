@@ -176,7 +176,7 @@ class NetworkSum(SumQuestion):
             else:
                 tables.append(x)
         bar = jnp.asarray(cotangents[0])
-        op = NetworkSumDerivative(self.plan, linear, 0, True, self.lanes)
+        op = NetworkSumDerivative(self.plan, linear, order=0, is_transposed=True, lanes=self.lanes)
         found = apply(op, *tables, jnp.zeros(bar.shape, jnp.int32), bar)
         return at_linear([found[0] if i in linear else None for i in range(len(inputs))], inputs)
 

@@ -182,7 +182,12 @@ def _constant(
         holds = exact is not None and low <= exact <= high
         value = np.asarray(exact if holds else 0, dtype)
     if not holds:
-        raise DTypeError(where=where, given=shown(given), needed=f"a number of {dtype.name}")
+        raise DTypeError(
+            where=where,
+            given=shown(given),
+            needed=f"a number of {dtype.name}, the dtype of the scores",
+            fix="" if exact is not None else "Write an integer, or convert the scores to floats.",
+        )
     is_cost = semiring == min_plus
     if (semiring in (max_plus, min_plus) or isinstance(semiring, LogSumExp)) and (
         number < 0 if is_cost else number > 0

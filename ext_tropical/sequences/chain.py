@@ -135,10 +135,14 @@ class Chain:
 
     With durations the cost is T S (D + S) time, and memory for 2 T S numbers of 64 bits. The native
     kernel adds in double, whatever the dtype. With k, and for `entropy` and second derivatives, a
-    loop in standard ops keeps D S k numbers, and under log_sum_exp those of sqrt(T) times. Columns
-    and bands become arrays of all states. Durations that are longer than the length have no
-    influence, unless `censored`. If `best` has the score inf, its states say nothing. Where all
-    sequences have transitions or durations like -1e30, derivatives and marginals are NaN.
+    loop in standard ops keeps D S k numbers, and under log_sum_exp those of sqrt(T) times; it adds
+    in the tables' dtype, as `log_prob` does, and compiles for some seconds. Columns and bands
+    become arrays of all states. Durations that are longer than the length have no influence, unless
+    `censored`. Of equally good sequences that comes first which has, segment by segment from the
+    last one back, the smaller state, then the shorter duration. If `best` has the score inf, its
+    states say nothing. Where all sequences have transitions or durations below about -1e11,
+    derivatives and marginals may be NaN, and the other answers mean nothing: use -inf for what is
+    impossible, and take away what all entries share.
 
     Raises:
       ShapeError, DTypeError: by each method: the arrays do not fit.

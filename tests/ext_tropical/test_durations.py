@@ -475,6 +475,32 @@ test_refusals = refusals(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("case", range(12))
+def test_the_order_of_equally_good_sequences(case):
+    """From the last segment back the smaller state, then the shorter duration."""
+    rng = np.random.default_rng(case)
+    states, steps, longest = rng.integers(2, 4), rng.integers(2, 6), rng.integers(1, 5)
+    shapes = [(states,), (states, states), (steps, states), (states, longest)]
+    initial, moves, seen, lasting = (-rng.integers(0, 2, shape) * 1.0 for shape in shapes)
+    chain = Chain(initial, moves, seen, durations=lasting)
+    found = []
+    for sequence in np.ndindex(*[states] * steps):
+        runs = segments(np.array(sequence))
+        lengths = [run.times for run in runs]
+        if max(lengths) > longest:
+            continue
+        score = initial[sequence[0]] + seen[np.arange(steps), list(sequence)].sum()
+        for run, before in zip(runs, [None, *runs], strict=False):
+            score += lasting[run.state, run.times - 1]
+            score += moves[before.state, run.state] if before else 0
+        order = [(run.state, run.times) for run in reversed(runs)]
+        found.append((-score, order, list(sequence)))
+    wanted = [sequence for *_, sequence in sorted(found)[:4]]
+    if wanted:
+        assert chain.best().states.tolist() == wanted[0]
+        assert chain.best(len(wanted)).states.tolist() == wanted
+
+
 def test_durations_beyond_the_times_do_no_harm():
     """A chain shorter than the longest duration: the others have no influence, unless censored."""
     arrays = [x[0] for x in segmented(17, 1, 1, kind="numbers", sizes=(2, 3, 50))[:-1]]
