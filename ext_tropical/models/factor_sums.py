@@ -55,6 +55,8 @@ class Products(Factors):
         three. A batch of `vmap` is one call on CPU.
 
         Example:
+          >>> import jax
+          >>> from ext_tropical import Network
           >>> net = Network("ab,b->", [[1.0, -2.0], [0.5, 1.0]], [2.0, 3.0])
           >>> print(net.sum_product(), jax.grad(Network.sum_product)(net).tables[1])
           0.0 [ 1.5 -1. ]
@@ -79,6 +81,8 @@ class Products(Factors):
         Gradient: of logabs, any order; not a number where the sum is 0.
 
         Example:
+          >>> import jax.numpy as jnp
+          >>> from ext_tropical import Network
           >>> net = Network("ab,bc->", jnp.full((2, 2), 1e-30), jnp.full((2, 2), -1e-30))
           >>> found = net.slog_sum_product()
           >>> print(found.sign, found.logabs.round(3), net.sum_product())
