@@ -111,7 +111,7 @@ def test_wide_networks(capsys):
 
 def test_sum_product(capsys):
     rows = sum_product.main(leaves=5, sites=3, rounds=3, vertices=6)
-    assert len(rows) == 4
+    assert len(rows) == 6
     assert all(min(row.first, row.later, row.peer) > 0 for row in rows)
     assert "opt_einsum" in capsys.readouterr().out
 

@@ -8,8 +8,8 @@
 // A plane has a power of two for each lane, so that no product is beyond the type's range that the value is not. Lanes, the elements of a batch,
 // lie innermost: a step does the same with all of them. Chunks of lanes go through all steps, so that their values stay in a cache.
 //
-// Log-sum-exp is the logarithm of a sum of exponentials of scores, in float64. It is certified: in each intermediate the entries of a lane must be
-// within 2^-kLost of the largest, so that no product of two of them is lost. Else the caller sums another way.
+// Log-sum-exp is the logarithm of a sum of exponentials of scores, in float64. It is certified: in each value the entries of a lane that are not 0
+// must be at least 2^-kLost of the largest, so that no product of two of them is lost. Else the caller sums another way.
 #include "sums.h"
 
 #include <atomic>
@@ -25,12 +25,12 @@ namespace {
 
 using namespace plans;
 
-constexpr int32_t kZero = -(1 << 28);         // the exponent of zeros: below every other
-constexpr int64_t kMostOrder = 8;             // of a derivative: its products are 3 to this power
-constexpr int64_t kMostLanes = 256;           // of a chunk
-constexpr int64_t kChunkBytes = 1 << 22;      // of the values of a chunk, where it has more lanes than a vector
+constexpr int32_t kZero = -(1 << 28);     // the exponent of zeros: below every other
+constexpr int64_t kMostOrder = 8;         // of a derivative: its products are 3 to this power
+constexpr int64_t kMostLanes = 256;       // of a chunk
+constexpr int64_t kChunkBytes = 1 << 22;  // of the values of a chunk, where it has more lanes than a vector
+constexpr int64_t kGroups = 16;           // of chunks, each of which adds up cotangents of tables without lanes
 constexpr int kLost = 400;
-constexpr int64_t kGroups = 16;               // of chunks, each of which adds up cotangents of tables without lanes
 
 // The work of one thread among others.
 struct NoPool : Pool {
@@ -42,7 +42,10 @@ size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 // What is between two exponents is held without care: products of two such numbers, and sums of many, are within the range of the type.
 template <class T>
-constexpr int kFar = sizeof(T) == 4 ? 24 : 240;
+constexpr int kFar = sizeof(T) == 4 ? 24 : 100;
+
+// So the product of the least entries that a certificate allows is a normal number, which no thread takes for 0.
+static_assert(2 * (kFar<double> + kLost) < 1022, "a product of certified entries may be lost");
 
 // 2^exponent by its bits, of a normal number.
 template <class T>
@@ -100,14 +103,18 @@ class Memory {
   Block taken(int64_t bytes) {
     if (bytes > kSmall) {
       bytes = rounded_up(bytes);
-      const std::lock_guard<std::mutex> lock(mutex_);
-      live_ += bytes;
+      std::unique_lock<std::mutex> lock(mutex_);
       if (auto& fitting = free_[bytes]; !fitting.empty()) {
         Block found(fitting.back().release(), {bytes});
         fitting.pop_back();
-        free_bytes_ -= bytes;
+        free_bytes_ -= bytes, live_ += bytes;
         return found;
       }
+      lock.unlock();
+      Block made(room(bytes, 1).release(), {bytes});
+      lock.lock();
+      live_ += bytes;
+      return made;
     }
     return Block(room(bytes, 1).release(), {bytes});
   }
@@ -629,6 +636,12 @@ class Sums {
     return most;
   }
 
+  // Where each lane lies in a table; one place in a table without lanes.
+  std::vector<int64_t> places_of(const Room& room, int64_t table) const {
+    if (!layout_.has_lanes(table)) return {0};
+    return lane_offsets(plan_, table, room.first, room.lanes, layout_.lanes());
+  }
+
   // A table, and its tangents.
   void read_table(Room& room, int64_t i) {
     Planes<T>& planes = room.values[at(i)];
@@ -645,7 +658,7 @@ class Sums {
     if (!given_.is_log()) return read_plane(room, table, data);
     const S* const from = static_cast<const S*>(data);
     const int64_t count = layout_.count(table), lanes = value.lanes();
-    const std::vector<int64_t> places = layout_.has_lanes(table) ? lane_offsets(plan_, table, room.first, lanes, layout_.lanes()) : std::vector<int64_t>{0};
+    const std::vector<int64_t> places = places_of(room, table);
     Plane<T> plane;
     T* const to = plane.make(count, lanes);
     over_entries(plan_, table, {}, false, [&](int64_t entry, int64_t address) {
@@ -663,7 +676,7 @@ class Sums {
   Plane<T> read_scores(Room& room, int64_t table) {
     const S* const from = static_cast<const S*>(given_.table(table).data);
     const int64_t count = layout_.count(table), lanes = layout_.has_lanes(table) ? room.lanes : 1;
-    const std::vector<int64_t> places = layout_.has_lanes(table) ? lane_offsets(plan_, table, room.first, lanes, layout_.lanes()) : std::vector<int64_t>{0};
+    const std::vector<int64_t> places = places_of(room, table);
     constexpr T infinity = std::numeric_limits<T>::infinity();
     std::vector<T> most(at(lanes), -infinity), least(at(lanes), infinity);
     Plane<T> plane;
@@ -703,7 +716,7 @@ class Sums {
         to[l] = y < to[l] ? y : to[l];
       }
     for (; i < count * lanes; ++i) to[0] = x[i] > T(0) ? std::min(to[0], x[i]) : to[0];
-    const T rate = power_of_two<T>(sizeof(T) == 4 ? -100 : -kLost);
+    const T rate = power_of_two<T>(-kLost);
     bool is_lost = false;
     for (int64_t l = 0; l < wide; ++l) {
       const T top = most[lanes == 1 ? 0 : at(l)];
@@ -717,7 +730,7 @@ class Sums {
     const int64_t count = layout_.count(table);
     Plane<T> plane;
     if (layout_.has_lanes(table)) {
-      const std::vector<int64_t> lanes = lane_offsets(plan_, table, room.first, room.lanes, layout_.lanes());
+      const std::vector<int64_t> lanes = places_of(room, table);
       T* const to = plane.make(count, room.lanes);
       bool is_last = true;  // lanes lie side by side
       for (int64_t l = 0; l < room.lanes; ++l) is_last &= lanes[at(l)] == lanes[0] + l;
@@ -728,23 +741,18 @@ class Sums {
       normalize(plane, count, tools_.largest(to, count, room.lanes));
       return plane;
     }
-    if constexpr (!std::is_same<S, T>::value) {
-      T* const to = plane.make(count, 1);
-      std::copy(from, from + count, to);
-      normalize(plane, count, tools_.largest(to, count, 1));
-      return plane;
-    } else {
-    const std::vector<T> most = tools_.largest(from, count, 1);
-    const bool is_far = most[0] != T(0) && std::isfinite(most[0]) && std::abs(std::ilogb(most[0])) > kFar<T>;
-    if (!is_far) {  // where it lies
-      plane.data = from;
-      plane.exponents = {most[0] == T(0) ? kZero : 0};
-      return plane;
+    if constexpr (std::is_same<S, T>::value) {
+      const int32_t power = excess(tools_.largest(from, count, 1)[0]);
+      if (power == kZero || std::abs(power) <= kFar<T>) {  // where it lies
+        plane.data = from;
+        plane.exponents = {power == kZero ? kZero : 0};
+        return plane;
+      }
     }
-    std::memcpy(plane.make(count, 1), from, static_cast<size_t>(count) * sizeof(T));
-    normalize(plane, count, most);
+    T* const to = plane.make(count, 1);
+    std::copy(from, from + count, to);
+    normalize(plane, count, tools_.largest(to, count, 1));
     return plane;
-    }
   }
 
   // Addresses of the entries of the value in the order of the last result, without the lanes.
@@ -868,7 +876,7 @@ class Sums {
       const Plane<T>& bar = room.bars[at(i)][0];
       S* const to = static_cast<S*>(given_.ask.results[active].data);
       const Plane<T>& weights = value(room, i)[0];
-      const std::vector<int64_t> lanes = with_lanes ? lane_offsets(plan_, i, room.first, room.lanes, layout_.lanes()) : std::vector<int64_t>{0};
+      const std::vector<int64_t> lanes = places_of(room, i);
       const int64_t wide = bar.lanes();
       std::vector<Power<T>> powers(bar.exponents.begin(), bar.exponents.end());
       over_entries(plan_, i, layout_.distinct(i), true, [&](int64_t entry, int64_t address) {

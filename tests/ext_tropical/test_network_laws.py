@@ -10,6 +10,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from ext_tropical import (
     Network,
@@ -177,6 +178,65 @@ def test_gradients_of_marginals_and_entropy_are_calls_of_the_library():
     assert "einsum" not in families
     assert "log_einsum" not in families
     assert "network_curvature" in families
+
+
+TABLES = 12
+"""So many that results come far from 1."""
+
+WIDE = [0.0, -1.0, -60.0, -70.0, -140.0, -147.0, -200.0, -263.0, -277.0, -np.inf]
+"""Scores around those whose exponentials, and products of these, float64 no longer has."""
+
+
+def check_wide_scores(seed):
+    """The log partition, its gradient and a batch of it, by all assignments."""
+    rng = np.random.default_rng(seed)
+    terms = ["".join(rng.choice(list("ab"), rng.integers(1, 3), False)) for _ in range(TABLES)]
+    tables = [rng.choice(WIDE, [3] * len(term)) + rng.normal() for term in terms]
+    order = [tuple(sorted(rng.choice(n, 2, False).tolist())) for n in range(TABLES, 1, -1)]
+    if seed % 2:  # the first table leaves one assignment, and comes last
+        terms[0], tables[0] = "ab", np.full((3, 3), -np.inf)
+        tables[0][tuple(rng.integers(0, 3, 2))] = 0
+        tables[1:] = [np.maximum(x, -277) for x in tables[1:]]
+        rest = range(TABLES - 1, 1, -1)
+        order = [tuple(sorted((1 + rng.choice(n, 2, False)).tolist())) for n in rest] + [(0, 1)]
+    known = "".join(sorted(set("".join(terms))))
+    sums = np.zeros([3] * len(known))
+    for term, x in zip(terms, tables, strict=True):
+        index = np.ix_(*[range(3)] * len(known))
+        sums = sums + x[tuple(index[known.index(label)] for label in term)]
+    wanted = scipy.special.logsumexp(sums)
+    shares = np.exp(sums - wanted) if wanted > -np.inf else np.zeros_like(sums)
+
+    def score(*tables):
+        return Network(f"{','.join(terms)}->", *tables, optimize=order).log_partition()
+
+    value, slopes = jax.value_and_grad(score, tuple(range(TABLES)))(*map(jnp.asarray, tables))
+    np.testing.assert_allclose(value, wanted, rtol=1e-12)
+    for term, slope in zip(terms, slopes, strict=True):
+        kept = "".join(label for label in known if label in term)
+        inner = tuple(i for i, label in enumerate(known) if label not in term)
+        share = np.transpose(shares.sum(inner), [kept.index(label) for label in term])
+        np.testing.assert_allclose(slope, share, atol=1e-12)
+    batch = [np.stack([x, x - 800.0, np.zeros_like(x)]) for x in tables]
+    found = jax.vmap(score)(*batch)
+    zero = len(known) * np.log(3)
+    np.testing.assert_allclose(found, [wanted, wanted - 800.0 * TABLES, zero], rtol=1e-12)
+
+
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_wide_score_is_lost(part):
+    """A sum of exponentials is certified, or taken another way."""
+    for i in range(60 if part == 0 else 1500):
+        check_wide_scores(10_000 * part + i)
+
+
+def test_scores_below_a_result_that_is_far_from_one():
+    """Two results near 2**-200, each of whose least entries is above 2**-400 of that."""
+    first, second = np.array([0, -140.0, -263.0]), np.array([-140.0, 0, -147.0])
+    last = np.array([-np.inf, -np.inf, 0])
+    path = [(0, 1), (0, 1), (1, 2), (0, 1)]
+    net = Network("a,a,a,a,a->", first, second, first, second, last, optimize=path)
+    assert float(net.log_partition()) == -820
 
 
 def test_soft_rows_of_large_steps_that_are_no_numbers():
