@@ -254,7 +254,7 @@ def check_derivatives(seed):
         op = NetworkSumDerivative(text, active, order)
         inputs = [*tables, exponents, *itertools.chain(*along[:order])]
         (found,) = apply(op, *inputs)
-        equal(found, op.lower_to_standard_ops(*map(jnp.asarray, inputs)), 1e-10)
+        equal(found, op.lower_to_standard_ops(*map(jnp.asarray, inputs)))
         if wanted is not None:
             equal(found, wanted, 1e-10)
     bar = rng.normal(size=shape)
@@ -262,7 +262,7 @@ def check_derivatives(seed):
         op = NetworkSumDerivative(text, active, order, is_transposed=True)
         inputs = [*tables, exponents, bar, *itertools.chain(*along[:order])]
         found = apply(op, *inputs)
-        equal(found, op.lower_to_standard_ops(*map(jnp.asarray, inputs)), 1e-10)
+        equal(found, op.lower_to_standard_ops(*map(jnp.asarray, inputs)))
         # The transpose: of any tangents t the product with them is the derivative along t too.
         last = NetworkSumDerivative(text, active, order + 1)
         (moved,) = apply(last, *tables, exponents, *itertools.chain(*along[: order + 1]))
@@ -273,8 +273,12 @@ def check_derivatives(seed):
 
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_generated_derivatives(part):
-    count = 4 if part == 0 else 200
-    assert sum(map(check_derivatives, range(20_000 * part, 20_000 * part + count))) > 0.5 * count
+    count, checked = (4 if part == 0 else 200), 0
+    for i in range(count):
+        checked += check_derivatives(20_000 * part + i)
+        if i % 20 == 19:  # compiled loops are many mappings, of which a process has 65,530
+            jax.clear_caches()
+    assert checked > 0.5 * count
 
 
 # --- the range of numbers -------------------------------------------------------------------------
