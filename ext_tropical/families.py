@@ -10,7 +10,12 @@ from .graphs.path_op import PathSearch, TreeSums
 from .models.toulbar2 import Toulbar2Best
 from .networks.bound import NetworkBound, TablesDot
 from .networks.former import Rows
-from .networks.log_derivatives import NetworkCurvature, NetworkShares
+from .networks.log_derivatives import (
+    NetworkCurvature,
+    NetworkCurvatureV1,
+    NetworkShares,
+    NetworkSharesV1,
+)
 from .networks.many import NetworkBest, NetworkSamples
 from .networks.sums import NetworkSum, NetworkSumDerivative
 from .networks.value import TropicalNetwork
@@ -60,7 +65,9 @@ def register() -> None:
         NetworkBound("a", 1),
         TablesDot("a", (("a", 1),)),
         NetworkShares(1.0, "a->|0:", (0,)),
+        NetworkSharesV1(1.0, "a->|0:", (0,)),
         NetworkCurvature(1.0, "a->|0:", (0,)),
+        NetworkCurvatureV1(1.0, "a->|0:", (0,)),
         NetworkSum("a->|0:"),
         NetworkSumDerivative("a->|0:", (0,)),
         Rows(1),

@@ -450,8 +450,8 @@ class Network(Products):
 
         Gradient: any order, forward and reverse.
 
-        Cost: that of the gradient of `log_partition`. Under vmap both are a call for each element;
-        the gradient of the sum of a vmap of `log_partition` is one call for all.
+        Cost: that of the gradient of `log_partition`. A batch of `vmap` is one call on CPU, of
+        either.
 
         Example:
           >>> print(Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).marginals()["a"].round(4))

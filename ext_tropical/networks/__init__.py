@@ -10,6 +10,8 @@ which needs no plan.
     Samples, and the k best assignments.
 `log_derivatives`
     The first and the second derivative under `log_sum_exp`: the gradient of a network.
+`lanes`
+    Derivatives in batches, where some inputs lack the labels of the batch.
 `walk`
     Back from the last step to the first, with a choice at each: assignments. `NetworkEntries`: the
     entries of tables there, which are the gradient of a value that selects.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,8 @@ from ..semirings.shipped import OfTemperature
 from ..steps.evaluate import Mode, evaluate
 from ..tangents import filled, tangent_of
 from . import loops
-from .question import Asked, Question, at_linear, kernels
+from .lanes import QuestionInLanes, kernels_in_lanes
+from .question import Asked, at_linear
 
 Arrays = Sequence[jax.Array]
 
@@ -48,7 +49,7 @@ def with_others(tables: Arrays, places: Sequence[int], others: Arrays) -> list[j
 
 
 @dataclasses.dataclass(frozen=True)
-class LogDerivative(OfTemperature, Question):
+class LogDerivative(OfTemperature, QuestionInLanes):
     """A derivative of a network in some tables: inputs are the tables, then those in which the op
     is linear.
 
@@ -57,12 +58,14 @@ class LogDerivative(OfTemperature, Question):
       plan: as for the network.
       active: the numbers of the active tables.
       is_transposed: whether this is the transpose.
+      given: the labels of each input, where some lack those of batches; else empty.
     """
 
     temperature: float
     plan: str
     active: tuple[int, ...]
     is_transposed: bool = False
+    given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,6 +105,8 @@ class LogDerivative(OfTemperature, Question):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
         """Itself in each of the linear inputs, and how it moves with the tables."""
+        if self.given:
+            return tangent_of(self.in_complete_form, primals, tangents)
         given, moved = self._parted(primals), self._parted(tangents)
         terms: list[Sequence[jax.Array]] = []
         if _is_any(moved.linear):
@@ -122,6 +127,8 @@ class LogDerivative(OfTemperature, Question):
         """The other form; of the tangents along which the derivative moves by the symmetry of the
         second derivative.
         """
+        if self.given:
+            return self.transposed_in_complete_form(cotangents, inputs)
         tables, linear, along = self._parted(inputs)
         given = [c for c in cotangents if c is not None]
         if self.is_transposed:
@@ -142,7 +149,7 @@ def _is_any(tangents: Sequence[jax.Array | None]) -> bool:
     return any(t is not None for t in tangents)
 
 
-@extension_op(package="tenferro-ext-tropical", name="network_curvature", version=1)
+@extension_op(package="tenferro-ext-tropical", name="network_curvature", version=2)
 class NetworkCurvature(LogDerivative):
     """The second derivative of a network under log_sum_exp in some tables, or its transpose.
 
@@ -186,7 +193,7 @@ class NetworkCurvature(LogDerivative):
         return tangent_of(curvature, tables, moved)
 
 
-@extension_op(package="tenferro-ext-tropical", name="network_shares", version=1)
+@extension_op(package="tenferro-ext-tropical", name="network_shares", version=2)
 class NetworkShares(LogDerivative):
     """The derivative of a network under log_sum_exp in some tables, or its transpose.
 
@@ -217,5 +224,25 @@ class NetworkShares(LogDerivative):
         return apply(op, *tables, *filled(own, [given.get(i) for i in active]), *along)
 
 
-for _op in (NetworkShares, NetworkCurvature):
-    _op.runtimes = kernels(_op.family_id)
+@extension_op(package="tenferro-ext-tropical", name="network_curvature", version=1)
+class NetworkCurvatureV1(NetworkCurvature):
+    """NetworkCurvature of files from before `given`."""
+
+    given: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]
+
+    def batched(self, in_axes: tuple[int | None, ...]) -> None:
+        """An element of a batch is a call of its own."""
+
+
+@extension_op(package="tenferro-ext-tropical", name="network_shares", version=1)
+class NetworkSharesV1(NetworkShares):
+    """NetworkShares of files from before `given`."""
+
+    given: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]
+
+    def batched(self, in_axes: tuple[int | None, ...]) -> None:
+        """An element of a batch is a call of its own."""
+
+
+for _op in (NetworkShares, NetworkSharesV1, NetworkCurvature, NetworkCurvatureV1):
+    _op.runtimes = kernels_in_lanes(_op.family_id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,33 +20,18 @@ import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig
-from tenferro_jax.extension import (
-    ExtensionOp,
-    LinearInput,
-    apply,
-    extension_op,
-    require_equal,
-)
+from tenferro_jax.extension import ExtensionOp, LinearInput, apply, extension_op
 from tenferro_jax.plans import Plan
-from tenferro_jax.shapes import Shaped
 
 from ..arguments import are_numbers
 from ..semirings.shipped import SumProduct, sum_product
 from ..steps.evaluate import Mode, evaluate
-from ..steps.layout import unused_label
 from ..tangents import filled, tangent_of
 from . import sum_loops
+from .lanes import QuestionInLanes, kernels_in_lanes
 from .log_derivatives import with_others
 from .plan_text import batched_text
-from .question import (
-    Asked,
-    AxesOfArrays,
-    Question,
-    at_linear,
-    kernels,
-    run_at_once,
-    run_in_program,
-)
+from .question import Asked, AxesOfArrays, Question, at_linear, kernels
 
 MOST_ORDER = 8
 """The most sets of tangents, as in native/sums.cc: products of numbers with so many are 3 to the
@@ -210,7 +195,7 @@ class SumParts(NamedTuple):
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_sum_derivative", version=1)
-class NetworkSumDerivative(SumQuestion):
+class NetworkSumDerivative(QuestionInLanes, SumQuestion):
     """The derivative of a sum of products along tangents of some tables; or of this derivative the
     product of a cotangent with its derivatives by these tables.
 
@@ -268,12 +253,7 @@ class NetworkSumDerivative(SumQuestion):
         return len(self.network.terms)
 
     @property
-    def arrays(self) -> AxesOfArrays:
-        complete = self._complete_arrays()
-        return complete._replace(inputs=self.given) if self.given else complete
-
-    def _complete_arrays(self) -> AxesOfArrays:
-        """Those of arrays none of which lacks lanes."""
+    def complete_arrays(self) -> AxesOfArrays:
         terms, output = self.network.terms, self.network.equation.output
         active = [terms[i] for i in self.active]
         values = [output, output] if self.is_transposed else [output]
@@ -288,91 +268,9 @@ class NetworkSumDerivative(SumQuestion):
         along = [inputs[second + j * count :][:count] for j in range(self.order)]
         return SumParts(inputs[:first], inputs[first], inputs[first + 1 : second], along)
 
-    # --- inputs without lanes ---------------------------------------------------------------------
-
-    def completed(self, inputs: Sequence[Any]) -> tuple[Question, Sequence[Any]]:
-        if not self.given:
-            return self, inputs
-        sizes = self._sizes(inputs)
-        complete = self._complete_arrays().inputs
-        found = [
-            _with_lanes(x, own, wanted, sizes)
-            for x, own, wanted in zip(inputs, self.given, complete, strict=True)
-        ]
-        return dataclasses.replace(self, given=()), found
-
-    def _complete(self, *inputs: jax.Array) -> tuple[jax.Array, ...]:
-        """The op without `given`, applied to complete inputs."""
-        op, complete = self.completed(inputs)
-        return tuple(apply(op, *complete))
-
-    def _transposed_complete(
-        self,
-        cotangents: Sequence[jax.Array | None],
-        inputs: Sequence[jax.Array | LinearInput],
-    ) -> Sequence[jax.Array | None]:
-        """The cotangents that the complete op gives, summed over the lanes that inputs lack."""
-        metas = [x.meta if isinstance(x, LinearInput) else x for x in inputs]
-        sizes, wanted = self._sizes(metas), self._complete_arrays().inputs
-        complete: list[Any] = []
-        for x, own, term in zip(inputs, self.given, wanted, strict=True):
-            if isinstance(x, LinearInput):
-                shape = tuple([sizes[label] for label in term])
-                complete.append(LinearInput(TensorMeta(x.meta.dtype, shape)))
-            else:
-                complete.append(_with_lanes(x, own, term, sizes))
-        op = dataclasses.replace(self, given=())
-        found = op.transpose_rule(cotangents, complete)
-        return [
-            None if bar is None else _without_lanes(bar, own, term)
-            for bar, own, term in zip(found, self.given, wanted, strict=True)
-        ]
-
-    def _sizes(self, inputs: Sequence[Shaped]) -> dict[str, Any]:
-        """Of each label."""
-        sizes: dict[str, Any] = {}
-        for x, term in zip(inputs, self.given, strict=True):
-            for label, size in zip(term, x.shape, strict=True):
-                require_equal(sizes.setdefault(label, size), size)
-        return sizes
-
-    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        if not self.given:
-            return super().infer_output_meta(inputs)
-        sizes = self._sizes(inputs)
-        complete = []
-        for meta, term in zip(inputs, self._complete_arrays().inputs, strict=True):
-            complete.append(TensorMeta(meta.dtype, tuple([sizes[label] for label in term])))
-        return dataclasses.replace(self, given=()).infer_output_meta(complete)
-
-    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        if not self.given:
-            return super().lower_to_standard_ops(*inputs)
-        op, complete = self.completed(inputs)
-        return op.lower_to_standard_ops(*complete)
-
-    def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]]:
-        """All active tables and the value have the new label; `given` tells inputs that lack it."""
-        label, plan = unused_label(self.network.terms), self.network
-        places: list[int | None] = list(in_axes[: len(plan.terms)])
-        for i in self.active:
-            places[i] = places[i] or 0
-        given = []
-        for term, axis in zip(map("".join, self.arrays.inputs), in_axes, strict=True):
-            given.append(term if axis is None else term[:axis] + label + term[axis:])
-        form = dataclasses.replace(
-            self,
-            plan=batched_text(plan, places),
-            lanes=max(self.lanes, 0) + 1,
-            given=tuple(given),
-        )
-        if list(form.given) == list(form._complete_arrays().inputs):
-            form = dataclasses.replace(form, given=())
-        if not self.is_transposed:
-            return form, (0,)
-        return form, tuple(places[i] or 0 for i in self.active)
-
-    # --- what it computes -------------------------------------------------------------------------
+    def with_lane(self, plan: str, given: tuple[str, ...]) -> NetworkSumDerivative:
+        lanes = max(self.lanes, 0) + 1
+        return dataclasses.replace(self, plan=plan, given=given, lanes=lanes)
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         tables, exponents, cotangent, along = self._parted(inputs)
@@ -403,7 +301,7 @@ class NetworkSumDerivative(SumQuestion):
     ) -> Sequence[jax.Array | None]:
         """Itself in the cotangent and in each set; and one order more in the tables."""
         if self.given:
-            return tangent_of(self._complete, primals, tangents)
+            return tangent_of(self.in_complete_form, primals, tangents)
         given, moved = self._parted(primals), self._parted(tangents)
         terms: list[Sequence[jax.Array]] = []
         if _is_any(moved.cotangent):
@@ -444,7 +342,7 @@ class NetworkSumDerivative(SumQuestion):
         of tangents, transposed, itself.
         """
         if self.given:
-            return self._transposed_complete(cotangents, inputs)
+            return self.transposed_in_complete_form(cotangents, inputs)
         given = self._parted(inputs)
         nothing = given._replace(
             tables=[None] * len(given.tables),
@@ -492,49 +390,5 @@ def _is_any(tangents: Sequence[jax.Array | None]) -> bool:
     return any(t is not None for t in tangents)
 
 
-def _places(own: str, wanted: Sequence[str]) -> list[int | None]:
-    """For each wanted label the axis of an array with labels `own`, or None; a diagonal has a label
-    twice in both.
-    """
-    free = list(enumerate(own))
-    found: list[int | None] = []
-    for label in wanted:
-        axis = next((i for i, known in free if known == label), None)
-        free = [(i, known) for i, known in free if i != axis]
-        found.append(axis)
-    return found
-
-
-def _with_lanes(x: Any, own: str, wanted: Sequence[str], sizes: Mapping[str, Any]) -> Any:
-    """An array of JAX or NumPy with the labels `own` as one with all that are wanted, along which
-    it is constant where it lacks them.
-    """
-    numpy = np if isinstance(x, np.ndarray) else jnp
-    places = _places(own, wanted)
-    ordered = numpy.transpose(x, [axis for axis in places if axis is not None])
-    spread = numpy.expand_dims(ordered, [i for i, axis in enumerate(places) if axis is None])
-    return numpy.broadcast_to(spread, tuple([sizes[label] for label in wanted]))
-
-
-def _without_lanes(x: jax.Array, own: str, wanted: Sequence[str]) -> jax.Array:
-    """The transpose of `_with_lanes`."""
-    places = _places(own, wanted)
-    summed = jnp.sum(x, tuple(i for i, axis in enumerate(places) if axis is None))
-    kept = [axis for axis in places if axis is not None]
-    return jnp.transpose(summed, sorted(range(len(kept)), key=kept.__getitem__))
-
-
-def _complete_in_program(op: NetworkSumDerivative, *inputs: jax.Array) -> tuple[jax.Array, ...]:
-    complete, arrays = op.completed(inputs)
-    return run_in_program(complete, *arrays)
-
-
-def _complete_at_once(op: NetworkSumDerivative, *inputs: np.ndarray) -> list[np.ndarray]:
-    complete, arrays = op.completed(inputs)
-    return run_at_once(complete, *arrays)
-
-
 NetworkSum.runtimes = kernels(NetworkSum.family_id)
-NetworkSumDerivative.runtimes = kernels(
-    NetworkSumDerivative.family_id, _complete_in_program, _complete_at_once
-)
+NetworkSumDerivative.runtimes = kernels_in_lanes(NetworkSumDerivative.family_id)

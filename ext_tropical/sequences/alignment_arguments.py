@@ -174,6 +174,7 @@ def _constant(
     """A number in the dtype of the scores, which holds it."""
     low, high = (f(dtype).item() for f in (lowest, highest))
     exact = as_index(given)
+    fix = ""
     if jnp.issubdtype(dtype, jnp.floating):
         with np.errstate(over="ignore"):
             value = np.asarray(number, dtype)
@@ -181,12 +182,14 @@ def _constant(
     else:
         holds = exact is not None and low <= exact <= high
         value = np.asarray(exact if holds else 0, dtype)
+        if exact is None:
+            fix = "Write an integer, or convert the scores to floats."
     if not holds:
         raise DTypeError(
             where=where,
             given=shown(given),
             needed=f"a number of {dtype.name}, the dtype of the scores",
-            fix="" if exact is not None else "Write an integer, or convert the scores to floats.",
+            fix=fix,
         )
     is_cost = semiring == min_plus
     if (semiring in (max_plus, min_plus) or isinstance(semiring, LogSumExp)) and (

@@ -416,7 +416,8 @@ MISTAKES = [
     (
         "a gap beyond the dtype",
         lambda: align(A, gap=-1e300),
-        "DTypeError: align, gap: given -1e+300; needed a number of float32.",
+        "DTypeError: align, gap: given -1e+300; needed a number of float32, "
+        "the dtype of the scores.",
     ),
     (
         "labels that are floats",

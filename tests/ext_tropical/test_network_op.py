@@ -32,7 +32,12 @@ from ext_tropical import (
 from ext_tropical.native.library import native
 from ext_tropical.networks import loops, plan_rows, walk
 from ext_tropical.networks.former import Rows
-from ext_tropical.networks.log_derivatives import NetworkCurvature, NetworkShares
+from ext_tropical.networks.log_derivatives import (
+    NetworkCurvature,
+    NetworkCurvatureV1,
+    NetworkShares,
+    NetworkSharesV1,
+)
 from ext_tropical.networks.many import NetworkBest, NetworkSamples
 from ext_tropical.networks.plan_text import plan_in, text_of
 from ext_tropical.networks.question import Asked, run_at_once
@@ -84,7 +89,9 @@ OPS = (
     TropicalNetwork("min_plus", PLAN, True),
     NetworkEntries("ab,bb", "a", (("a", 2), ("b", 3)), is_sum=True),
     NetworkShares(0.5, PLAN, (0, 2)),
+    NetworkSharesV1(0.5, PLAN, (0, 2)),
     NetworkCurvature(0.5, PLAN, (0, 2)),
+    NetworkCurvatureV1(0.5, PLAN, (0, 2)),
     NetworkBest(WHOLE, 4),
     NetworkSamples(0.7, WHOLE),
     Rows(9),
