@@ -78,7 +78,7 @@ class Products(Factors):
           DTypeError: as `sum_product`.
           Unsupported: slices of a `memory_limit`, or a symbolic size.
 
-        Gradient: of logabs, any order; not a number where the sum is 0.
+        Gradient: of logabs, any order; not finite where the sum is 0.
 
         Example:
           >>> import jax.numpy as jnp

@@ -413,8 +413,7 @@ std::vector<double> numbers_of(const Alignment& a, const void* from, int64_t at,
 void write_score(const Alignment& a, double score, int64_t at, void* to) {
   if (a.type == Type::kF32) static_cast<float*>(to)[at] = static_cast<float>(score);
   else if (a.type == Type::kF64) static_cast<double*>(to)[at] = score;
-  else if (score == HUGE_VAL || score == -HUGE_VAL) static_cast<int32_t*>(to)[at] = score > 0 ? kMostInteger : kLeastInteger;
-  else static_cast<int32_t*>(to)[at] = static_cast<int32_t>(static_cast<int64_t>(score));
+  else static_cast<int32_t*>(to)[at] = static_cast<int32_t>(std::clamp<double>(score, kLeastInteger, kMostInteger));
 }
 
 // In strips of float, or of double.

@@ -22,8 +22,9 @@ from tenferro_jax.extension import (
 )
 from tenferro_jax.shapes import Shaped
 
+from ..arguments import are_numbers
 from ..steps.layout import unused_label
-from .plan_text import batched_text
+from .plan_text import batched_text, without_label
 from .question import AxesOfArrays, Question, kernels, run_at_once, run_in_program
 
 
@@ -105,9 +106,34 @@ class QuestionInLanes(Question):
         return self.complete_form.infer_output_meta(complete)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        if not are_numbers(inputs):
+            lane = self._symbolic_lane(inputs)
+            return self._mapped(lane, inputs) if lane else super().lower_to_standard_ops(*inputs)
         if not self.given:
             return super().lower_to_standard_ops(*inputs)
         return self.complete_form.lower_to_standard_ops(*self.completed(inputs))
+
+    def _symbolic_lane(self, inputs: Sequence[jax.Array]) -> str | None:
+        """A label of a symbolic size, if these are labels of the output alone."""
+        sizes: dict[str, Any] = {}
+        for term, x in zip(self.arrays.inputs, inputs, strict=True):
+            sizes.update(zip(term, x.shape, strict=True))
+        symbolic = [label for label, size in sizes.items() if not isinstance(size, int)]
+        are_lanes = set(symbolic) <= set(self.network.equation.output)
+        return symbolic[0] if are_lanes else None
+
+    def _mapped(self, lane: str, inputs: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """The op of an element, mapped along a lane."""
+        own, outputs = self.arrays.inputs, self.complete_arrays.outputs
+        given = [term.replace(lane, "") for term in map("".join, own)]
+        element = self._complete_or(without_label(self.network, lane), given, -1)
+        in_axes = [term.index(lane) if lane in term else None for term in map("".join, own)]
+        out_axes = [term.index(lane) for term in map("".join, outputs)]
+
+        def run(*arrays: jax.Array) -> list[jax.Array]:
+            return list(element.lower_to_standard_ops(*arrays) or ())
+
+        return jax.vmap(run, in_axes, out_axes)(*inputs)
 
     def batched(
         self, in_axes: tuple[int | None, ...]
@@ -120,15 +146,20 @@ class QuestionInLanes(Question):
         given = []
         for term, axis in zip(map("".join, self.arrays.inputs), in_axes, strict=True):
             given.append(term if axis is None else term[:axis] + label + term[axis:])
-        form = self.with_lane(batched_text(plan, places), tuple(given))
-        if list(form.given) == list(form.complete_arrays.inputs):
-            form = form.complete_form
+        form = self._complete_or(batched_text(plan, places), given, max(self.lanes, 0) + 1)
         outputs = form.complete_arrays.outputs
         return form, tuple([list(axes).index(label) for axes in outputs])
 
-    def with_lane(self, plan: str, given: tuple[str, ...]) -> QuestionInLanes:
-        """The op with one more lane."""
-        return dataclasses.replace(self, plan=plan, given=given)  # type: ignore[type-var]
+    def _complete_or(self, plan: str, given: Sequence[str], lanes: int) -> QuestionInLanes:
+        """The op of another plan, where some inputs may lack lanes."""
+        form = self.of_plan(plan, lanes)
+        if list(given) == list(map("".join, form.complete_arrays.inputs)):
+            return form
+        return dataclasses.replace(form, given=tuple(given))  # type: ignore[type-var]
+
+    def of_plan(self, plan: str, lanes: int) -> QuestionInLanes:
+        """The complete op of another plan, with so many lanes, or -1."""
+        return dataclasses.replace(self, plan=plan, given=())  # type: ignore[type-var]
 
 
 def _places(own: str, wanted: Sequence[str]) -> list[int | None]:

@@ -233,6 +233,9 @@ class NetworkCurvatureV1(NetworkCurvature):
     def batched(self, in_axes: tuple[int | None, ...]) -> None:
         """An element of a batch is a call of its own."""
 
+    def of_plan(self, plan: str, lanes: int) -> NetworkCurvature:
+        return NetworkCurvature(self.temperature, plan, self.active, self.is_transposed)
+
 
 @extension_op(package="tenferro-ext-tropical", name="network_shares", version=1)
 class NetworkSharesV1(NetworkShares):
@@ -242,6 +245,9 @@ class NetworkSharesV1(NetworkShares):
 
     def batched(self, in_axes: tuple[int | None, ...]) -> None:
         """An element of a batch is a call of its own."""
+
+    def of_plan(self, plan: str, lanes: int) -> NetworkShares:
+        return NetworkShares(self.temperature, plan, self.active, self.is_transposed)
 
 
 for _op in (NetworkShares, NetworkSharesV1, NetworkCurvature, NetworkCurvatureV1):

@@ -118,6 +118,17 @@ def batched_text(plan: Plan, in_axes: Sequence[int | None]) -> str:
     return text_of(Plan(equation, terms, (), tuple(steps)))
 
 
+def without_label(plan: Plan, label: str) -> str:
+    """The plan without a label of the output: that of one entry along it."""
+    terms = tuple([term.replace(label, "") for term in plan.terms])
+    steps = []
+    for step in plan.steps:
+        steps.append(dataclasses.replace(step, result=step.result.replace(label, "")))
+    output = plan.equation.output.replace(label, "")
+    equation = dataclasses.replace(plan.equation, output=output)
+    return text_of(Plan(equation, terms, (), tuple(steps)))
+
+
 def labels_of(plan: Plan) -> str:
     """The labels of an assignment: those that the output lacks, sorted."""
     known = set("".join(plan.terms)).union(label for label, _ in plan.sizes)

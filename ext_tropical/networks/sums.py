@@ -268,9 +268,8 @@ class NetworkSumDerivative(QuestionInLanes, SumQuestion):
         along = [inputs[second + j * count :][:count] for j in range(self.order)]
         return SumParts(inputs[:first], inputs[first], inputs[first + 1 : second], along)
 
-    def with_lane(self, plan: str, given: tuple[str, ...]) -> NetworkSumDerivative:
-        lanes = max(self.lanes, 0) + 1
-        return dataclasses.replace(self, plan=plan, given=given, lanes=lanes)
+    def of_plan(self, plan: str, lanes: int) -> NetworkSumDerivative:
+        return dataclasses.replace(self, plan=plan, given=(), lanes=lanes)
 
     def in_loops(self, plan: Plan, *inputs: jax.Array) -> Sequence[jax.Array]:
         tables, exponents, cotangent, along = self._parted(inputs)

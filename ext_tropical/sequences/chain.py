@@ -134,9 +134,10 @@ class Chain:
     first.
 
     With durations the cost is T S (D + S) time, and memory for 2 T S numbers of 64 bits. The native
-    kernel adds in double, whatever the dtype. With k, and for `entropy` and second derivatives, a
-    loop in standard ops keeps D S k numbers, and under log_sum_exp those of sqrt(T) times; it adds
-    in the tables' dtype, as `log_prob` does, and compiles for some seconds. Columns and bands
+    kernel adds in double, whatever the dtype. With k, for second derivatives,
+    and for `entropy` of `censored` durations and of scores of 1e4 and more, a loop in standard ops
+    keeps D S k numbers, and under log_sum_exp those of sqrt(T) times; it adds in the tables' dtype,
+    as `log_prob` does, and compiles for some seconds. Columns and bands
     become arrays of all states. Durations that are longer than the length have no influence, unless
     `censored`. Of equally good sequences that comes first which has, segment by segment from the
     last one back, the smaller state, then the shorter duration. If `best` has the score inf, its
@@ -328,7 +329,8 @@ class Chain:
 
         Gradient: of any order, by that of the marginals.
 
-        Cost: that of `marginals`; of scores of 1e4 and more in float32 a scan over times too.
+        Cost: that of `marginals`; of scores of 1e4 and more in float32 a scan over times too; of
+        `censored` durations the scan alone.
 
         Example:
           >>> import jax.numpy as jnp
@@ -338,13 +340,16 @@ class Chain:
         """
         where = "Chain.entropy"
         op, inputs, _ = self._checked(where, _ALL)
-        if isinstance(op, DurationsOp):
-            return _mapped_chain(where, op, entropy, inputs)
-        op = dataclasses.replace(op, detailed=True)
-        found, is_rounded = _from_expectation(op, inputs)
+        has_durations = isinstance(op, DurationsOp)
+        in_order = functools.partial(
+            _mapped_chain, where, op, entropy if has_durations else by_times, inputs
+        )
+        if isinstance(op, DurationsOp) and op.censored:
+            return in_order()
+        found, is_rounded = _from_expectation(dataclasses.replace(op, detailed=True), inputs)
 
         def again() -> jax.Array:
-            return jnp.where(is_rounded, _mapped_chain(where, op, by_times, inputs), found)
+            return jnp.where(is_rounded, in_order(), found)
 
         some = jnp.any(is_rounded)
         if isinstance(some, jax.core.Tracer):
@@ -494,7 +499,9 @@ def _log_prob(
 
 @functools.partial(jax.jit, static_argnums=0)
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # outside jit one call, not twenty
-def _from_expectation(op: ChainScore, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+def _from_expectation(
+    op: ChainScore | DurationsScore, inputs: Inputs | Segmented
+) -> tuple[jax.Array, jax.Array]:
     return _mapped_chain("Chain.entropy", op, from_expectation, inputs)
 
 

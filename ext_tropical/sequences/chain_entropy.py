@@ -15,28 +15,34 @@ from tenferro_jax.extension import apply
 
 from .chain_inputs import Inputs, State, finite_max, relative
 from .chain_messages import arriving, log_sum_exp_of, ordered
-from .chain_op import ChainScore
+from .chain_op import ChainScore, SequenceScore
+from .duration_inputs import Segmented
 from .vectors import diagonals
 
 TOLERANCE = 1e-3  # what rounding may cost, of 1 + entropy
 
 
-def from_expectation(op: ChainScore, chain: Inputs) -> tuple[jax.Array, jax.Array]:
+def from_expectation(op: SequenceScore, chain: Inputs | Segmented) -> tuple[jax.Array, jax.Array]:
     """The score less its expectation, both without what all states of a time share; and whether
     rounding may cost more than TOLERANCE.
 
     Args:
-      op: of the score under log_sum_exp, with its details.
+      op: of the score under log_sum_exp, with its details; with durations, if not censored: the
+        score of a segment that is cut off is no sum of entries.
       chain: its inputs.
     """
     chain = chain._replace(seen=relative(chain.seen)[0])
     score, *uses = apply(op, *chain.given)
-    scores = chain.initial, chain.moves, chain.seen
-    used = [use * jnp.where(use > 0, x, 0) for use, x in zip(uses, scores, strict=True)]
+    scores = chain.given[: len(uses)]
+    # What is impossible has a use of rounding.
+    used = [use * jnp.where(jnp.isfinite(x), x, 0) for use, x in zip(uses, scores, strict=True)]
     entropy = jnp.maximum(score - sum(map(jnp.sum, used)), 0)
     size = abs(score) + sum(jnp.sum(abs(x)) for x in used)
     rounding = float(jnp.finfo(score.dtype).eps) * size
-    is_rounded = (rounding > TOLERANCE * (1 + entropy)) & (abs(score) < jnp.inf)
+    if isinstance(chain, Segmented):  # whose uses are exponentials of whole scores, in double
+        rounding = rounding + float(jnp.finfo(jnp.float64).eps) * size**2
+    is_exact = rounding <= TOLERANCE * (1 + entropy)  # not where the uses have no digits: NaN
+    is_rounded = ~is_exact & (abs(score) < jnp.inf)
     return jnp.where(score == -jnp.inf, score, entropy), is_rounded
 
 

@@ -82,7 +82,8 @@ def align_symbols(
     sequence the scores of all kinds; with a path for about (m + n) sqrt(m) numbers more. Other
     scores take up to twice the time of `align`, and for a path a byte a cell. All other questions
     make the scores of all pairs, (m, n), first; so do exported programs, and machines without the
-    native library. Source: Farrar (2007).
+    native library. An int32 score beyond the range of int32 is the end of that range natively, with
+    the path that is best without a range; elsewhere sums wrap. Source: Farrar (2007).
 
     Example:
       >>> import jax.numpy as jnp

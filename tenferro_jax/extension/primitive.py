@@ -362,8 +362,9 @@ def _batch(
     in_axes = tuple(None if d is None else int(d) for d in dims)
     name = axis.name if isinstance(axis.name, str | tuple) else None
     level = BatchLevel(in_axes, name, jax_seam.batch_place(axis))
+    is_empty = isinstance(axis.size, int) and axis.size == 0  # which a form may refuse
     with in_method(op.op, "batched()"):
-        own = None if op.batching else op.op.batched(in_axes)
+        own = None if op.batching or is_empty else op.op.batched(in_axes)
     if own is None:
         return bind(op.batch(level), rules, args), [0] * op.output_count
     form, out_axes = checked_form(op, own, op.batch(level), [meta_of(a) for a in args])

@@ -213,6 +213,47 @@ def test_a_batch_of_log_derivatives_is_one_call(derivative, axes):
     chex.assert_trees_all_close(found, judged, rtol=1e-10, atol=1e-11)
 
 
+def ring(x):
+    """A network of four tables, of which one lacks the batch."""
+    return Network("ab,bc,cd,da->", x, np.eye(2, dtype=np.float32) / 2, x, x)
+
+
+OF_BATCHES = {
+    "gradient": jax.grad(lambda x: ring(x).log_partition()),
+    "Hessian": jax.hessian(lambda x: ring(x).log_partition()),
+    "marginals": lambda x: list(ring(x).marginals().values()),
+    "gradient of the entropy": jax.grad(lambda x: ring(x).entropy()),
+    "Hessian of a sum": jax.hessian(lambda x: ring(x).sum_product()),
+}
+
+
+@pytest.mark.parametrize("question", OF_BATCHES)
+def test_derivatives_of_a_symbolic_batch_are_exported(question):
+    run = jax.jit(jax.vmap(OF_BATCHES[question]))
+    (size,) = jax.export.symbolic_shape("n")
+    program = jax.export.export(run)(jax.ShapeDtypeStruct((size, 2, 2), jnp.float32))
+    batch = np.random.default_rng(0).normal(size=(3, 2, 2)).astype(np.float32)
+    batch[0, 0, 1] = -np.inf
+    chex.assert_trees_all_close(program.call(batch), run(batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_an_empty_batch_has_empty_answers(compiles):
+    empty = np.zeros((0, 2, 2), np.float32)
+    questions = [
+        *OF_BATCHES.values(),
+        lambda x: ring(x).log_partition(),
+        lambda x: ring(x).slog_sum_product(),
+        lambda x: ring(x).best().value,
+    ]
+    for question in questions:
+        run = jax.vmap(question)
+        one = jax.eval_shape(question, jax.ShapeDtypeStruct((2, 2), np.float32))
+        shapes = jax.tree.map(lambda x: (0, *x.shape), one)
+        found = (jax.jit(run) if compiles else run)(empty)
+        assert jax.tree.map(jnp.shape, found) == shapes
+
+
 def test_gradients_of_marginals_and_entropy_are_calls_of_the_library():
     """No step is an op of its own."""
     scores = np.random.default_rng(5).normal(size=(19, 3, 3))

@@ -421,3 +421,16 @@ def test_it_warns_of_a_gap_that_is_better_than_none():
 def test_check(rules):
     report = tj.check(SymbolAlignment("max_plus", *rules), order=1, only=OWN)
     assert report.ok, report
+
+
+@pytest.mark.parametrize("mode", ["global", "local"])
+def test_a_score_beyond_int32_is_the_end_of_the_range(mode):
+    """The path is that of the same scores in float64."""
+    symbols, large = [0, 0, 0], np.full((1, 1), 2**30, np.int32)
+    found = align_symbols(symbols, symbols, large, gap=-1, mode=mode)
+    wanted = align_symbols(symbols, symbols, large.astype(float), gap=-1.0, mode=mode)
+    assert wanted.score == 3 * 2**30
+    assert found.score == np.iinfo(np.int32).max
+    np.testing.assert_array_equal(found.path, wanted.path)
+    costs = align_symbols(symbols, symbols, -large, gap=1, mode=mode, semiring=min_plus)
+    assert costs.score == np.iinfo(np.int32).min

@@ -404,6 +404,19 @@ def test_an_own_batched_form_is_checked(form, needed):
     )
 
 
+@pytest.mark.clause("X13.2")
+def test_an_empty_batch_asks_for_no_own_form():
+    class Formed(Bilinear):
+        family_id = "test-package.formed_of_none.v1"
+
+        def batched(self, in_axes):
+            raise AssertionError("a form may refuse a size of 0")
+
+    run = jax.vmap(lambda x, w: apply(Formed(), x, w), in_axes=(0, None))
+    for call in (run, jax.jit(run)):
+        assert jnp.shape(call(np.ones((0, 3, 3)), np.ones((3, 3)))[0]) == (0, 3, 3)
+
+
 @pytest.mark.clause("X7.7")
 def test_64_bit_arrays_while_x64_is_off():
     made_before = jnp.ones(2)
