@@ -274,6 +274,23 @@ def test_long_chains_by_all_routes(sizes):
                     chex.assert_trees_all_close(found, lowered, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("steps", [1, 699])
+@pytest.mark.parametrize("censored", [False, True])
+def test_numbers_that_leave_their_range(steps, censored):
+    """Scores far apart, -inf and large ones at any time: windows get new bases in between."""
+    arrays = [x[0] for x in segmented(18, 1, steps, kind="numbers", sizes=(3, 700, 30))[:-1]]
+    rng = np.random.default_rng(2)
+    rare = rng.random(arrays[3].shape) < 0.02
+    op = DurationsScore(log_sum_exp(), censored, detailed=True)
+    for spread in (1.0, 30.0, 300.0):
+        for other in (0.0, -1e5, -np.inf):
+            seen = np.where(rare, other, spread * arrays[3])
+            found = apply(op, *arrays[:3], seen)
+            want = apply(op, *arrays[:3], seen, runtimes=type(op).runtimes.only(RouteKind.LOWERING))
+            chex.assert_trees_all_close(found, want, rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize("censored", [False, True])
 def test_as_a_chain_of_more_states(censored):
     """Scores, posteriors and sequences of the chain of states (s, times left). What a censored one
