@@ -68,8 +68,9 @@ class Network(Products):
 
     Args:
       equation: the labels of the tables, as for einsum, with no labels in the output: "ab,bc->".
-      *tables: for each term an array of scores, one dtype for all: floats, of which 16
-        bits are added in float32 (32-bit integers for `value` and `best`). -inf is impossible. Log probabilities are scores.
+      *tables: for each term an array of scores, one dtype for all: floats, of which 16 bits are
+        added in float32 (32-bit integers for `value` and `best`). -inf is impossible. Log
+        probabilities are scores.
       memory_limit: as for `tropical_einsum`, for all questions.
       optimize: as for `tropical_einsum`, for all questions.
 

@@ -13,5 +13,5 @@ namespace {
 #include "chains.inc"
 #include "durations.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, lane_sums, magnitudes, strip, strip_back, chain, durations, TROPICAL_BYTES, symbol_rows}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, lane_sums, lane_dots, magnitudes, strip, strip_back, chain, durations, TROPICAL_BYTES, symbol_rows}; }
 }  // namespace tropical

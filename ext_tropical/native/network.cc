@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <unordered_map>
 
+#include "last.h"
 #include "log_steps.h"
 #include "sums.h"
 
@@ -100,7 +101,8 @@ template <class T>
 void solve_step(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners, Sums<T>* sums) {
   if constexpr (std::is_floating_point<T>::value)
     if (is_for_products(context, step)) return Products<T>(context, step, lhs, rhs).value(value);
-  (is_for_tiles(context.ask.algebra, step) ? search_by_tiles<T> : search<T>)(context, step, lhs, rhs, value, winners);
+  if (is_for_tiles(context.ask.algebra, step)) search_by_tiles<T>(context, step, lhs, rhs, value, winners);
+  else search<T>(context, step, lhs, rhs, value, winners);
   if constexpr (std::is_floating_point<T>::value)
     if (context.ask.algebra == Algebra::kLogSumExp && !step.contracted.empty()) {
       const Runs cells(step.cells), choices(step.candidates);
@@ -648,6 +650,16 @@ void run(const Context& context, const Plan& plan) {
   }
 }
 
+// The plan, read once for the last calls: that takes as long as to answer a small one.
+std::shared_ptr<const Plan> plan_of(const Ask& ask) {
+  const auto make = [&] { return std::make_shared<const Plan>(read(ask)); };
+  if (ask.question == Question::kSamples || ask.question == Question::kBest) return make();  // depends on the sizes of results
+  static auto* const last = new Last<Plan>(16, int64_t{32} << 20);  // never freed: threads may end after it
+  std::vector<int64_t> key(ask.plan, ask.plan + ask.length);
+  key.push_back(ask.question >= Question::kTotal && ask.question <= Question::kAddEntries);  // may leave values unread
+  return last->find(std::move(key), make, [](const Plan& plan) { return static_cast<int64_t>(512 * plan.terms.size()); });
+}
+
 }  // namespace
 
 std::string answer(Pool& pool, const Ask& ask, const Kernels& kernels) {
@@ -661,7 +673,8 @@ std::string answer(Pool& pool, const Ask& ask, const Kernels& kernels) {
     const bool needs_log = !is_sum && ask.question >= Question::kLogTangent && ask.question != Question::kBest;
     if (ask.question == Question::kLabels ? is_log : needs_log && !is_log) refuse("a question that the semiring has no answer to");
     if (ask.question == Question::kBest && (ask.algebra != Algebra::kMaxPlus || !is_float)) refuse("a question that the semiring has no answer to");
-    const Plan plan = read(ask);
+    const std::shared_ptr<const Plan> kept = plan_of(ask);
+    const Plan& plan = *kept;
     require_sizes(plan, ask);
     if (is_sum) return answer_sums(pool, ask, plan, kernels), "";
     if (answer_log_sums(pool, ask, plan, kernels)) return "";

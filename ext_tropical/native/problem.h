@@ -57,6 +57,8 @@ struct LaneSums {
   const int64_t *cells_left, *cells_right, *choices_left, *choices_right;
   void* value;
   void* largest;  // for each lane the largest magnitude so far, which the values written here may raise; NaN is passed over
+  double low, high;  // what magnitudes are not far from 1
+  const void* weights = nullptr;  // of lanes that are summed too: all cells are without lanes then, and `largest` has one entry
 };
 
 // One alignment. A node (i, j) has i elements of the first sequence and j of the second behind it.
@@ -173,7 +175,10 @@ struct Kernels {
   // The same of some lines, for steps that fill no tile.
   void (*lines)(const Problem&, const Line&);
   Folds (*folds)(Type, Algebra);
-  void (*lane_sums)(const LaneSums&);
+  // Whether a largest magnitude is below `low`, or not below `high`.
+  bool (*lane_sums)(const LaneSums&);
+  // The same where lanes, which are whole vectors of 64 bytes, are summed as well: times their weights; lhs has lanes.
+  bool (*lane_dots)(const LaneSums&);
   // The same largest magnitudes, of entries of kF32 or kF64 that lie as (count, lanes).
   void (*magnitudes)(Type, const void* entries, int64_t count, int64_t lanes, void* largest);
   // A strip of an alignment, after the one above it; and the counts of its entries, after those of the one below it.

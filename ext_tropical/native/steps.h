@@ -85,7 +85,8 @@ struct Context {
 };
 
 // work(first run, end) over all runs, on threads if there is enough to do.
-inline void over_runs(const Context& context, const Runs& runs, int64_t candidates, const std::function<void(int64_t, int64_t)>& work) {
+template <class Work>
+void over_runs(const Context& context, const Runs& runs, int64_t candidates, const Work& work) {
   const int64_t parts = candidates < kWorthThreads ? 1 : std::min(runs.runs(), 4 * std::max<int64_t>(context.pool.threads(), 1));
   if (parts < 2) return work(0, runs.runs());
   parallel(context.pool, parts, [&](int64_t i) { work(runs.runs() * i / parts, runs.runs() * (i + 1) / parts); });
@@ -95,9 +96,9 @@ inline void over_runs(const Context& context, const Runs& runs, int64_t candidat
 // cells side by side, unless there are few of them.
 inline bool goes_by_cell(const Runs& cells, const Runs& choices) { return choices.length() > 4 * cells.length(); }
 
+// `cells` and `choices`: runs of the step's cells and of its candidates.
 template <class T>
-inline void search(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners) {
-  const Runs cells(step.cells), choices(step.candidates);
+inline void search(const Context& context, const Step& step, const Runs& cells, const Runs& choices, const void* lhs, const void* rhs, T* value, Winners* winners) {
   if (step.contracted.empty()) {
     return over_runs(context, cells, cells.count(), [&](int64_t from, int64_t to) {
       Gather<T> left(lhs, cells.left()), right(rhs, cells.right());
@@ -133,6 +134,11 @@ inline void search(const Context& context, const Step& step, const void* lhs, co
       if (winners) winners->set(cell.first, best, cell.count);
     }
   });
+}
+
+template <class T>
+inline void search(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners) {
+  search<T>(context, step, Runs(step.cells), Runs(step.candidates), lhs, rhs, value, winners);
 }
 
 // --- large steps: as batched matrices ------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 
+#include "last.h"
 #include "steps.h"
 
 namespace tropical {
@@ -30,6 +31,7 @@ constexpr int64_t kMostOrder = 8;         // of a derivative: its products are 3
 constexpr int64_t kMostLanes = 256;       // of a chunk
 constexpr int64_t kChunkBytes = 1 << 22;  // of the values of a chunk, where it has more lanes than a vector
 constexpr int64_t kGroups = 16;           // of chunks, each of which adds up cotangents of tables without lanes
+constexpr int64_t kMostDots = 512;        // products in cells that sum all lanes, above which a product of matrices takes less
 constexpr int kLost = 400;
 
 // The work of one thread among others.
@@ -46,6 +48,15 @@ constexpr int kFar = sizeof(T) == 4 ? 24 : 100;
 
 // So the product of the least entries that a certificate allows is a normal number, which no thread takes for 0.
 static_assert(2 * (kFar<double> + kLost) < 1022, "a product of certified entries may be lost");
+
+template <class T>
+constexpr T high_of() {
+  T found = 1;
+  for (int i = 0; i < kFar<T>; ++i) found *= 2;
+  return found;
+}
+template <class T>
+constexpr T kHigh = high_of<T>();
 
 // 2^exponent by its bits, of a normal number.
 template <class T>
@@ -71,56 +82,88 @@ int32_t exponent_of(T x) {
 template <class T>
 T scaled(T x, int64_t exponent) {
   if (exponent == 0) return x;
+  if (x == T(1) && exponent >= std::numeric_limits<T>::min_exponent && exponent < std::numeric_limits<T>::max_exponent) return power_of_two<T>(exponent);
   return std::ldexp(x, static_cast<int>(std::clamp<int64_t>(exponent, -(1 << 20), 1 << 20)));
 }
 
 // Memory of values that are no longer needed, for those that follow, in this call or the next: a page that was just got from the system is slow.
+// Small blocks are kept by each thread, larger ones by all.
 class Memory {
  public:
   struct GiveBack {
     int64_t bytes = 0;
-    void operator()(char* data) const { memory().give_back(Bytes(data), bytes); }
+    void operator()(char* data) const {
+      if (bytes <= kMostOwn) Own::of_thread().give_back(Bytes(data), bytes);
+      else shared().give_back(Bytes(data), bytes);
+    }
   };
   using Block = std::unique_ptr<char[], GiveBack>;
 
-  static Block take(int64_t bytes) { return memory().taken(bytes); }
+  static Block take(int64_t bytes) {
+    bytes = rounded_up(bytes);
+    Bytes found = bytes <= kMostOwn ? Own::of_thread().taken(bytes) : shared().taken(bytes);
+    return Block(found.release(), {bytes});
+  }
 
  private:
-  static constexpr int64_t kSmall = 4096, kMostKept = int64_t{64} << 20;
+  static constexpr int64_t kMostOwn = 1 << 16, kMostKept = int64_t{64} << 20, kMostOwnKept = int64_t{32} << 20;
 
-  static Memory& memory() {
+  static Memory& shared() {
     static Memory* const made = new Memory;  // never freed: threads may end after it
     return *made;
   }
 
+  static int exponent(int64_t bytes) { return 63 - __builtin_clzll(static_cast<uint64_t>(bytes)); }
+
   // One of few sizes, which have at most a quarter more than is needed: so blocks fit again.
   static int64_t rounded_up(int64_t bytes) {
-    int64_t step = 1;
-    while (8 * step <= bytes) step *= 2;
-    return (bytes + step - 1) / step * step;
+    const int64_t step = int64_t{1} << std::max(exponent(std::max<int64_t>(bytes, 1)) - 2, 6);
+    return std::max((bytes + step - 1) / step * step, step);
   }
 
-  Block taken(int64_t bytes) {
-    if (bytes > kSmall) {
-      bytes = rounded_up(bytes);
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (auto& fitting = free_[bytes]; !fitting.empty()) {
-        Block found(fitting.back().release(), {bytes});
-        fitting.pop_back();
-        free_bytes_ -= bytes, live_ += bytes;
-        return found;
-      }
-      lock.unlock();
-      Block made(room(bytes, 1).release(), {bytes});
-      lock.lock();
-      live_ += bytes;
-      return made;
+  class Own {
+   public:
+    static Own& of_thread() {
+      thread_local Own own;
+      return own;
     }
-    return Block(room(bytes, 1).release(), {bytes});
+    Bytes taken(int64_t bytes) {
+      std::vector<Bytes>& fitting = free_[number(bytes)];
+      if (fitting.empty()) return room(bytes, 1);
+      Bytes found = std::move(fitting.back());
+      fitting.pop_back();
+      free_bytes_ -= bytes;
+      return found;
+    }
+    void give_back(Bytes data, int64_t bytes) {
+      if (free_bytes_ + bytes > kMostOwnKept) return;
+      free_[number(bytes)].push_back(std::move(data));
+      free_bytes_ += bytes;
+    }
+
+   private:
+    // Of a size that `rounded_up` returns: four of each power of two.
+    static size_t number(int64_t bytes) { return static_cast<size_t>(4 * exponent(bytes) + (bytes >> std::max(exponent(bytes) - 2, 0)) % 4); }
+    std::vector<Bytes> free_[4 * 17];
+    int64_t free_bytes_ = 0;
+  };
+
+  Bytes taken(int64_t bytes) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (auto& fitting = free_[bytes]; !fitting.empty()) {
+      Bytes found = std::move(fitting.back());
+      fitting.pop_back();
+      free_bytes_ -= bytes, live_ += bytes;
+      return found;
+    }
+    lock.unlock();
+    Bytes made = room(bytes, 1);
+    lock.lock();
+    live_ += bytes;
+    return made;
   }
 
   void give_back(Bytes data, int64_t bytes) {
-    if (bytes <= kSmall) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     live_ -= bytes, free_bytes_ += bytes;
     free_[bytes].push_back(std::move(data));
@@ -140,22 +183,27 @@ class Memory {
   int64_t live_ = 0, free_bytes_ = 0;
 };
 
-// Entries times a power of two for each lane: (entries, lanes), or (entries) with one power. No data: zeros.
+// Entries times a power of two for each lane: (entries, lanes), or (entries) with one power. No data: zeros. Few products change the powers, so what
+// is computed of a plane shares them with it.
 template <class T>
 struct Plane {
   Memory::Block block{nullptr, {}};
   const T* data = nullptr;
-  std::vector<int32_t> exponents;
+  int64_t lanes = 1;
+  int32_t common = 0;                     // the exponent of all lanes
+  std::shared_ptr<const int32_t[]> more;  // for each lane what is added to it, if that differs
 
-  T* make(int64_t count, int64_t lanes) {
-    block = Memory::take(times(times(count, lanes), sizeof(T)));
-    data = own();
-    exponents.assign(at(lanes), 0);
+  T* make(int64_t count, int64_t wide) {
+    block = Memory::take(times(times(count, wide), sizeof(T)));
+    data = own(), lanes = wide;
     return own();
   }
   T* own() const { return reinterpret_cast<T*>(block.get()); }
-  int64_t lanes() const { return static_cast<int64_t>(exponents.size()); }
-  int32_t exponent(int64_t lane) const { return exponents[exponents.size() == 1 ? 0 : at(lane)]; }
+  int32_t exponent(int64_t lane) const { return more ? common + more[lane] : common; }
+  void set_exponents(std::unique_ptr<int32_t[]> each) {
+    if (lanes == 1) common = each[0], more = nullptr;
+    else common = 0, more = std::move(each);
+  }
 };
 
 template <class T>
@@ -176,7 +224,7 @@ struct Power {
 
 // Multiplies each lane by 2^powers[lane].
 template <class T>
-void scale(T* x, int64_t count, const std::vector<int64_t>& powers) {
+void scale_lanes(T* x, int64_t count, const std::vector<int64_t>& powers) {
   const auto lanes = static_cast<int64_t>(powers.size());
   std::vector<T> first, second;
   for (int64_t exponent : powers) {
@@ -206,57 +254,65 @@ struct Tools {
 
   // The largest magnitude of each lane. NaN is passed over.
   template <class T>
-  std::vector<T> largest(const T* x, int64_t count, int64_t lanes) const {
-    std::vector<T> most(at(lanes), T(0));
-    kernels.magnitudes(type, x, count, lanes, most.data());
-    return most;
+  void largest(const T* x, int64_t count, int64_t lanes, T* most) const {
+    std::fill(most, most + lanes, T(0));
+    kernels.magnitudes(type, x, count, lanes, most);
   }
 };
 
-// Brings the entries of all lanes near 1, where some are far from it: so this is rarely done.
+// Brings the entries of all lanes near 1, where some are far from it: so this is rarely done. `sizes`: the largest magnitude of each lane.
 template <class T>
-void normalize(Plane<T>& plane, int64_t count, const std::vector<T>& most) {
-  const int64_t lanes = plane.lanes();
-  constexpr int fine = kFar<T>;
-  const T high = std::ldexp(T(1), fine), low = std::ldexp(T(1), -fine);
-  const T* const sizes = most.data();
+void normalize(Plane<T>& plane, int64_t count, const T* sizes) {
+  const int64_t lanes = plane.lanes;
+  constexpr T high = kHigh<T>, low = 1 / high;
   int32_t far = 0;
   for (int64_t l = 0; l < lanes; ++l) far += !((sizes[l] >= low) & (sizes[l] < high));
   if (far == 0) return;
   std::vector<int64_t> powers(at(lanes), 0);
+  std::unique_ptr<int32_t[]> exponents(new int32_t[at(lanes)]);
   bool is_far = false;
   for (int64_t l = 0; l < lanes; ++l) {
-    const int32_t power = excess(most[at(l)]);
-    if (power == kZero) {
-      plane.exponents[at(l)] = kZero;
-    } else if (power != 0) {
-      plane.exponents[at(l)] += power;
-      powers[at(l)] = -power;
-      is_far = true;
-    }
+    const int32_t power = excess(sizes[l]);
+    exponents[at(l)] = power == kZero ? kZero : plane.exponent(l) + power;
+    if (power != kZero && power != 0) powers[at(l)] = -power, is_far = true;
   }
-  if (is_far) scale(plane.own(), count, powers);
+  plane.set_exponents(std::move(exponents));
+  if (is_far) scale_lanes(plane.own(), count, powers);
 }
+
+// What one thread writes for each lane, and forgets.
+template <class T>
+struct Scratch {
+  std::vector<T> most, first, second;
+  explicit Scratch(int64_t lanes) : most(at(lanes)), first(at(lanes)), second(at(lanes)) {}
+};
 
 // Adds one plane to another of as many lanes.
 template <class T>
-void add(const Tools& tools, Plane<T>& to, const Plane<T>& more, int64_t count) {
-  const int64_t lanes = to.lanes();
-  std::vector<T> kept(at(lanes)), added(at(lanes));
-  for (int64_t l = 0; l < lanes; ++l) {
-    const int32_t top = std::max(to.exponents[at(l)], more.exponents[at(l)]);
-    kept[at(l)] = scaled(T(1), to.exponents[at(l)] - top);
-    added[at(l)] = scaled(T(1), more.exponents[at(l)] - top);
-    to.exponents[at(l)] = top;
-  }
+void add(const Tools& tools, Scratch<T>& scratch, Plane<T>& to, const Plane<T>& more, int64_t count) {
+  const int64_t lanes = to.lanes;
   T* const x = to.own();
   const T* const y = more.data;
-  if (lanes == 1)
-    for (int64_t i = 0; i < count; ++i) x[i] = x[i] * kept[0] + y[i] * added[0];
-  else
+  if (to.more == more.more) {
+    const int32_t top = std::max(to.common, more.common);
+    const T kept = scaled(T(1), to.common - top), added = scaled(T(1), more.common - top);
+    for (int64_t i = 0; i < count * lanes; ++i) x[i] = x[i] * kept + y[i] * added;
+    to.common = top;
+  } else {
+    T *const kept = scratch.first.data(), *const added = scratch.second.data();
+    std::unique_ptr<int32_t[]> exponents(new int32_t[at(lanes)]);
+    for (int64_t l = 0; l < lanes; ++l) {
+      const int32_t top = std::max(to.exponent(l), more.exponent(l));
+      kept[l] = scaled(T(1), to.exponent(l) - top);
+      added[l] = scaled(T(1), more.exponent(l) - top);
+      exponents[at(l)] = top;
+    }
+    to.set_exponents(std::move(exponents));
     for (int64_t i = 0; i < count * lanes; i += lanes)
-      for (int64_t l = 0; l < lanes; ++l) x[i + l] = x[i + l] * kept[at(l)] + y[i + l] * added[at(l)];
-  normalize(to, count, tools.largest(x, count, lanes));
+      for (int64_t l = 0; l < lanes; ++l) x[i + l] = x[i + l] * kept[l] + y[i + l] * added[l];
+  }
+  tools.largest(x, count, lanes, scratch.most.data());
+  normalize(to, count, scratch.most.data());
 }
 
 // A product of two values, or the sum of one, for chunks of some lanes.
@@ -266,6 +322,7 @@ struct Contraction {
   bool left_has_lanes = false, right_has_lanes = false, sums_lanes = false;
   int64_t count = 1;  // of cells without lanes
   bool is_for_tiles = false;
+  bool is_for_dots = false;  // sums lanes in few cells: then `choices` are without them
   bool has_lanes() const { return (left_has_lanes || right_has_lanes) && !sums_lanes; }  // of the result
 };
 
@@ -330,12 +387,15 @@ class Layout {
             c.step.candidates.push_back(axis(label));
             c.step.choices = times(c.step.choices, plan_.size(label));
           }
+    c.cells = Runs(c.step.cells);
+    c.is_for_dots = sums_lanes && c.left_has_lanes && c.cells.count() * c.step.choices <= kMostDots;
+    if (c.is_for_dots) c.choices = Runs(c.step.candidates);
     if (sums_lanes && (c.left_has_lanes || c.right_has_lanes)) {
       c.step.contracted.push_back(-1);
       c.step.candidates.push_back({lanes, c.left_has_lanes, c.right_has_lanes});
       c.step.choices = times(c.step.choices, lanes);
     }
-    c.cells = Runs(c.step.cells), c.choices = Runs(c.step.candidates);
+    if (!c.is_for_dots) c.choices = Runs(c.step.candidates);
     c.count = c.step.count = c.cells.count();
     if (c.has_lanes()) {
       c.step.cells.push_back({lanes, c.left_has_lanes, c.right_has_lanes});
@@ -361,27 +421,8 @@ class Layout {
   int64_t lanes_ = 1;
 };
 
-// Where each of some lanes lies in an array that has some of the lanes' labels; the last one again for lanes beyond the last.
-std::vector<int64_t> lane_offsets(const Plan& plan, int64_t term, int64_t first, int64_t lanes, int64_t all) {
-  std::vector<int64_t> found;
-  found.reserve(at(lanes));
-  const int64_t stride = plan.lanes.size() == 1 ? plan.stride(term, plan.lanes[0]) : 0;
-  for (int64_t l = first; l < first + lanes; ++l) {
-    if (stride) {
-      found.push_back(std::min(l, all - 1) * stride);
-      continue;
-    }
-    int64_t rest = std::min(l, all - 1), offset = 0;
-    for (size_t i = plan.lanes.size(); i-- > 0; rest /= plan.size(plan.lanes[i]))
-      offset += rest % plan.size(plan.lanes[i]) * plan.stride(term, plan.lanes[i]);
-    found.push_back(offset);
-  }
-  return found;
-}
-
-// each(entry, address) for the entries of a table without its lanes; of distinct labels the entries on a diagonal.
-template <class Each>
-void over_entries(const Plan& plan, int64_t table, const std::vector<int64_t>& labels, bool is_diagonal, const Each& each) {
+// The entries of a table without its lanes; of distinct labels those on a diagonal.
+Runs entries_of(const Plan& plan, int64_t table, const std::vector<int64_t>& labels, bool is_diagonal) {
   std::vector<Axis> axes;
   int64_t inner = 1;  // of the same label, for entries off the diagonal
   const auto& term = plan.terms[at(table)];
@@ -391,13 +432,117 @@ void over_entries(const Plan& plan, int64_t table, const std::vector<int64_t>& l
     for (size_t i = term.size(); i-- > 0; inner *= plan.size(term[i]))
       if (!has(plan.lanes, term[i])) axes.insert(axes.begin(), Axis{plan.size(term[i]), inner, 0});
   }
-  const Runs runs(axes);
+  return Runs(axes);
+}
+
+// each(first entry, address, what each entry adds to it, how many), for a few entries at a time: they fit into a cache with all their lanes.
+template <class Each>
+void over_entries(const Runs& runs, const Each& each) {
+  constexpr int64_t few = 16;
   int64_t entry = 0;
   for (int64_t r = 0; r < runs.runs(); ++r) {
     const Runs::Run run = runs.run(r);
-    for (int64_t i = 0; i < run.count; ++i) each(entry++, run.left + runs.left()[at(i)]);
+    for (int64_t i = 0; i < run.count; i += few) {
+      const int64_t count = std::min(few, run.count - i);
+      each(entry, run.left, runs.left().data() + i, count);
+      entry += count;
+    }
   }
 }
+
+// What calls of one plan have in common, which takes as long to make as a small network to compute.
+struct Prepared {
+  const Plan plan;
+  const Layout layout;
+  const int64_t wide;                            // lanes of a chunk
+  std::vector<bool> is_moving;                   // values that depend on active tables
+  std::vector<Contraction> forward, backward;    // for each step; and two for each step, where there is a way back
+  std::vector<Runs> entries, diagonals;          // of each table; and, where there is a way back, of each active one
+
+  // `bytes`: of an entry with all its planes, of `item` bytes each.
+  Prepared(const Plan& given, bool is_transposed, int64_t item, int64_t bytes, int64_t threads)
+      : plan(given), layout(plan), wide(lanes_of_chunk(item, bytes, threads)), is_moving(plan.terms.size(), false), forward(plan.steps.size()) {
+    for (int64_t i : plan.active) is_moving[at(i)] = true;
+    for (int64_t i = 0; i < plan.tables; ++i) entries.push_back(entries_of(plan, i, {}, false));
+    if (is_transposed) {
+      backward.resize(2 * plan.steps.size()), diagonals.resize(entries.size());
+      for (int64_t i : plan.active) diagonals[at(i)] = entries_of(plan, i, layout.distinct(i), true);
+    }
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      const Step& step = plan.steps[s];
+      const int64_t number = plan.tables + static_cast<int64_t>(s), lanes = layout.has_lanes(number) ? wide : 1;
+      is_moving[at(number)] = is_moving[at(step.left)] || (step.right >= 0 && is_moving[at(step.right)]);
+      forward[s] = layout.forward(static_cast<int64_t>(s), lanes);
+      for (const bool is_right : {false, true}) {
+        const int64_t operand = is_right ? step.right : step.left;
+        if (is_transposed && operand >= 0 && is_moving[at(operand)]) backward[2 * s + is_right] = layout.backward(static_cast<int64_t>(s), is_right, lanes);
+      }
+    }
+  }
+
+  int64_t bytes() const {
+    int64_t found = 0;
+    for (const auto* each : {&forward, &backward})
+      for (const Contraction& c : *each) found += 512 + 16 * (c.cells.length() + c.choices.length());
+    for (const auto* each : {&entries, &diagonals})
+      for (const Runs& runs : *each) found += 64 + 16 * runs.length();
+    return found;
+  }
+
+ private:
+  int64_t lanes_of_chunk(int64_t item, int64_t bytes, int64_t threads) const {
+    const int64_t vector = 64 / item;
+    int64_t all = 0;
+    for (int64_t i = 0; i < static_cast<int64_t>(plan.terms.size()); ++i)
+      if (layout.has_lanes(i)) all += layout.count(i) * bytes;
+    const int64_t fitting = std::clamp(kChunkBytes / std::max<int64_t>(all, 1) / vector * vector, vector, kMostLanes);
+    const int64_t per_thread = (layout.lanes() + threads - 1) / std::max<int64_t>(threads, 1);
+    return std::min(fitting, (per_thread + vector - 1) / vector * vector);
+  }
+};
+
+std::shared_ptr<const Prepared> prepared(const Ask& ask, const Plan& plan, bool is_transposed, int64_t item, int64_t planes, int64_t threads) {
+  static auto* const last = new Last<Prepared>(16, int64_t{64} << 20);  // never freed: threads may end after it
+  std::vector<int64_t> key(ask.plan, ask.plan + ask.length);
+  key.insert(key.end(), {is_transposed, item, planes, threads});
+  const auto make = [&] { return std::make_shared<const Prepared>(plan, is_transposed, item, item * planes, threads); };
+  return last->find(std::move(key), make, [](const Prepared& made) { return made.bytes(); });
+}
+
+// Where each of some lanes lies in an array that has some of the lanes' labels: `stride` apart, if there is one label; the last one again for lanes
+// beyond the last.
+struct Places {
+  int64_t first = 0, stride = 0, used = 1;
+  std::vector<int64_t> each;  // of several labels
+  Places() = default;         // of a table without lanes
+  Places(const Plan& plan, int64_t term, int64_t from, int64_t lanes, int64_t all) : used(std::min(lanes, all - from)) {
+    if (plan.lanes.size() == 1) {
+      stride = plan.stride(term, plan.lanes[0]), first = from * stride;
+      return;
+    }
+    for (int64_t l = from; l < from + lanes; ++l) {
+      int64_t rest = std::min(l, all - 1), offset = 0;
+      for (size_t i = plan.lanes.size(); i-- > 0; rest /= plan.size(plan.lanes[i])) offset += rest % plan.size(plan.lanes[i]) * plan.stride(term, plan.lanes[i]);
+      each.push_back(offset);
+    }
+  }
+  int64_t at(int64_t lane) const { return each.empty() ? first + std::min(lane, used - 1) * stride : each[static_cast<size_t>(lane)]; }
+
+  // to[i * lanes + l] = from[entries[i] + at(l)], for a few entries: where lanes lie far apart, their entries are read side by side.
+  template <class S, class T>
+  void read(const S* from, const int64_t* entries, int64_t count, int64_t lanes, T* to) const {
+    if (!each.empty() || stride == 1 || lanes == 1) {
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t l = 0; l < lanes; ++l) to[i * lanes + l] = static_cast<T>(from[entries[i] + at(l)]);
+      return;
+    }
+    for (int64_t l = 0; l < used; ++l) {
+      const S* const own = from + first + l * stride;
+      for (int64_t i = 0; i < count; ++i) to[i * lanes + l] = static_cast<T>(own[entries[i]]);
+    }
+    for (int64_t i = 0; i < count; ++i) std::fill(to + i * lanes + used, to + (i + 1) * lanes, to[i * lanes + used - 1]);
+  }
+};
 
 // The inputs of a question by name.
 struct Given {
@@ -424,14 +569,9 @@ template <class T, class S = T>
 class Sums {
  public:
   Sums(Pool& pool, const Given& given, const Kernels& kernels)
-      : pool_(pool), given_(given), inner_(given.ask), plan_(given.plan), kernels_(kernels), tools_{kernels, kTypeOf<T>, kernels.folds(kTypeOf<T>, Algebra::kSumProduct)}, layout_(given.plan), planes_(size_t{1} << given.order), shared_(plan_.terms.size()) {
+      : pool_(pool), given_(given), inner_(given.ask), plan_(given.plan), kernels_(kernels), tools_{kernels, kTypeOf<T>, kernels.folds(kTypeOf<T>, Algebra::kSumProduct)}, planes_(size_t{1} << given.order),
+        prepared_(prepared(given.ask, given.plan, given.is_transposed(), sizeof(T), static_cast<int64_t>(planes_), pool.threads())), layout_(prepared_->layout), shared_(plan_.terms.size()) {
     inner_.algebra = Algebra::kSumProduct, inner_.type = kTypeOf<T>;
-    is_moving_.assign(plan_.terms.size(), false);
-    for (int64_t i : plan_.active) is_moving_[at(i)] = true;
-    for (int64_t s = 0; s < steps(); ++s) {
-      const Step& step = plan_.steps[at(s)];
-      is_moving_[at(plan_.tables + s)] = is_moving_[at(step.left)] || (step.right >= 0 && is_moving_[at(step.right)]);
-    }
   }
 
   // Whether the results are right; they are, but for log-sum-exp.
@@ -444,7 +584,6 @@ class Sums {
     const int64_t last = values() - 1;
     const bool is_batch = layout_.has_lanes(last);
     Room all(*this, pool_, 1, 0, 1);
-    make_contractions(false, 1);
     forward(all, false, !is_batch && !given_.is_transposed());
     shared_.swap(all.values);
     shared_offset_ = all.offsets[0];
@@ -462,14 +601,23 @@ class Sums {
   }
 
  private:
+  // Powers of two of lanes, and the exponents that they are of.
+  struct Weights {
+    std::vector<T> of;
+    std::shared_ptr<const int32_t[]> bar, factor;
+    int32_t top = 0;
+  };
+
   // What belongs to a chunk of lanes: values, and cotangents, by their numbers.
   struct Room {
     Room(const Sums& sums, Pool& pool, int64_t lanes, int64_t first, int64_t used)
-        : values(sums.plan_.terms.size()), bars(sums.plan_.terms.size()), offsets(at(lanes), 0.0), lanes(lanes), first(first), used(used),
+        : values(sums.plan_.terms.size()), bars(sums.plan_.terms.size()), offsets(at(lanes), 0.0), lanes(lanes), first(first), used(used), scratch(lanes),
           context{pool, sums.inner_, sums.kernels_, sums.tools_.folds} {}
     std::vector<Planes<T>> values, bars;
     std::vector<double> offsets;  // for each lane what scores were taken less than
     int64_t lanes, first, used;   // lanes in memory, the number of the first one, and how many are of the batch
+    mutable Scratch<T> scratch;
+    mutable Weights weights;
     Context context;
   };
 
@@ -478,33 +626,11 @@ class Sums {
   const Planes<T>& value(const Room& room, int64_t i) const { return layout_.has_lanes(i) ? room.values[at(i)] : shared_of(room, i); }
   const Planes<T>& shared_of(const Room& room, int64_t i) const { return room.values[at(i)].empty() ? shared_[at(i)] : room.values[at(i)]; }
 
-  // The products of all steps with lanes, or of all without; and those of the way back, two for each step.
-  void make_contractions(bool with_lanes, int64_t lanes) {
-    forward_.resize(at(steps()));
-    if (given_.is_transposed()) backward_.resize(at(2 * steps()));
-    for (int64_t s = 0; s < steps(); ++s) {
-      if (layout_.has_lanes(plan_.tables + s) != with_lanes) continue;
-      forward_[at(s)] = layout_.forward(s, lanes);
-      const Step& step = plan_.steps[at(s)];
-      for (const bool is_right : {false, true}) {
-        const int64_t operand = is_right ? step.right : step.left;
-        if (given_.is_transposed() && operand >= 0 && is_moving_[at(operand)]) backward_[at(2 * s + is_right)] = layout_.backward(s, is_right, lanes);
-      }
-    }
-  }
-
   // Chunks in groups, and then the way back through what has no lanes.
   void run_chunks(Room& all) {
-    const int64_t vector = 64 / static_cast<int64_t>(sizeof(T)), lanes = layout_.lanes();
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < values(); ++i)
-      if (layout_.has_lanes(i)) bytes += layout_.count(i) * static_cast<int64_t>(planes_ * sizeof(T));
-    const int64_t fitting = std::clamp(kChunkBytes / std::max<int64_t>(bytes, 1) / vector * vector, vector, kMostLanes);
-    const int64_t per_thread = (lanes + pool_.threads() - 1) / std::max<int64_t>(pool_.threads(), 1);
-    const int64_t wide = std::min(fitting, (per_thread + vector - 1) / vector * vector), chunks = (lanes + wide - 1) / wide;
+    const int64_t wide = prepared_->wide, chunks = (layout_.lanes() + wide - 1) / wide;
     const int64_t groups = writes_shared() ? 1 : std::min(chunks, kGroups);
     std::vector<std::vector<Planes<T>>> totals(at(groups));
-    make_contractions(true, wide);
     NoPool alone;
     parallel(pool_, groups, [&](int64_t g) {
       totals[at(g)].resize(plan_.terms.size());
@@ -515,7 +641,7 @@ class Sums {
     for (auto& total : totals)
       for (int64_t i = 0; i < values(); ++i)
         for (size_t s = 0; s < total[at(i)].size(); ++s)
-          if (total[at(i)][s].data) gather(all.bars[at(i)], s, std::move(total[at(i)][s]), layout_.distinct_count(i));
+          if (total[at(i)][s].data) gather(all, all.bars[at(i)], s, std::move(total[at(i)][s]), layout_.distinct_count(i));
     backward(all, false, nullptr);
     write_cotangents(all, false);
   }
@@ -550,7 +676,7 @@ class Sums {
       const int64_t number = plan_.tables + s;
       if (layout_.has_lanes(number) != with_lanes) continue;
       const Step& step = plan_.steps[at(s)];
-      multiply(room, forward_[at(s)], value(room, step.left), step.right < 0 ? nullptr : &value(room, step.right), room.values[at(number)]);
+      multiply(room, prepared_->forward[at(s)], value(room, step.left), step.right < 0 ? nullptr : &value(room, step.right), room.values[at(number)]);
       for (int64_t operand : {step.left, step.right})
         if (frees && operand >= 0) room.values[at(operand)].clear();
     }
@@ -560,21 +686,21 @@ class Sums {
     to.resize(planes_);
     for (size_t set = 0; set < planes_; ++set) {
       if (!right) {
-        if (left[set].data) gather(to, set, product(room, c, left[set], nullptr, set == 0), c.count);
+        if (left[set].data) gather(room, to, set, product(room, c, left[set], nullptr, set == 0), c.count);
         continue;
       }
       for (size_t part = set;; part = (part - 1) & set) {
         const Plane<T>&a = left[part], &b = (*right)[set ^ part];
-        if (a.data && b.data) gather(to, set, product(room, c, a, &b, set == 0), c.count);
+        if (a.data && b.data) gather(room, to, set, product(room, c, a, &b, set == 0), c.count);
         if (part == 0) break;
       }
     }
   }
 
   // Adds to a plane, which may be zero.
-  void gather(Planes<T>& to, size_t set, Plane<T> more, int64_t count) {
+  void gather(const Room& room, Planes<T>& to, size_t set, Plane<T> more, int64_t count) {
     if (to.size() <= set) to.resize(set + 1);
-    if (to[set].data) add(tools_, to[set], more, count);
+    if (to[set].data) add(tools_, room.scratch, to[set], more, count);
     else to[set] = std::move(more);
   }
 
@@ -583,63 +709,109 @@ class Sums {
     Plane<T> out;
     const int64_t lanes = c.has_lanes() ? room.lanes : 1;
     T* const to = out.make(c.count, lanes);
-    for (int64_t l = 0; l < lanes; ++l) out.exponents[at(l)] = std::max(a.exponent(l) + (b ? b->exponent(l) : 0), kZero);
+    T* const most = room.scratch.most.data();
     const void *lhs = a.data, *const rhs = b ? b->data : nullptr;
-    std::vector<T> most;
     Plane<T> aligned;
     if (c.sums_lanes && c.left_has_lanes) {
-      aligned = with_one_exponent(room, a, b, layout_.count(c.step.left), out.exponents[0]);
-      lhs = aligned.data;
+      out.common = weigh_lanes(room, a, b);
+      if (!c.is_for_dots) aligned = weighed(room, a, layout_.count(c.step.left)), lhs = aligned.data;
+    } else {
+      add_exponents(a, b, out);
     }
-    if (c.is_for_tiles) search_by_tiles<T>(room.context, c.step, lhs, rhs, to, nullptr);
-    else if (lanes == 1) search<T>(room.context, c.step, lhs, rhs, to, nullptr);
-    else most = by_lanes(room, c, lhs, rhs, to);
-    if (most.empty()) most = tools_.largest(to, c.count, lanes);
-    if (is_value && given_.is_log() && loses(to, c.count, most)) is_lost_ = true;
-    normalize(out, c.count, most);
+    bool is_far = true;
+    if (c.is_for_dots) {
+      most[0] = T(0);
+      is_far = over_lanes(room, c, lhs, rhs, to, most, room.context.kernels.lane_dots);
+    } else if (c.is_for_tiles || lanes == 1) {
+      if (c.is_for_tiles) search_by_tiles<T>(room.context, c.step, lhs, rhs, to, nullptr);
+      else search<T>(room.context, c.step, c.cells, c.choices, lhs, rhs, to, nullptr);
+      tools_.largest(to, c.count, lanes, most);
+    } else {
+      is_far = by_lanes(room, c, lhs, rhs, to, most);
+    }
+    if (is_value && given_.is_log() && loses(to, c.count, lanes, most)) is_lost_ = true;
+    if (is_far) normalize(out, c.count, most);
     return out;
   }
 
-  // The cotangent of a result with lanes, so that products with the other operand have one power of two; 0 for lanes beyond the batch.
-  static Plane<T> with_one_exponent(const Room& room, const Plane<T>& bar, const Plane<T>* factor, int64_t count, int32_t& top) {
+  // Those of a product.
+  static void add_exponents(const Plane<T>& a, const Plane<T>* b, Plane<T>& out) {
+    out.common = std::max(a.common + (b ? b->common : 0), kZero);
+    if (!b || !b->more) {
+      out.more = a.more;
+    } else if (!a.more) {
+      out.more = b->more;
+    } else {
+      std::unique_ptr<int32_t[]> each(new int32_t[at(out.lanes)]);
+      for (int64_t l = 0; l < out.lanes; ++l) each[at(l)] = std::max(a.more[l] + b->more[l], kZero);
+      out.more = std::move(each);
+    }
+  }
+
+  // Powers of two by which the lanes of a cotangent are multiplied, so that its products with the other operand have one exponent, which is
+  // returned; 0 for lanes beyond the batch. Most cotangents of a chunk have the same.
+  static int32_t weigh_lanes(const Room& room, const Plane<T>& bar, const Plane<T>* factor) {
+    const int32_t common = bar.common + (factor ? factor->common : 0);
+    Weights& known = room.weights;
+    const auto more = factor ? factor->more : nullptr;
+    if (!known.of.empty() && known.bar == bar.more && known.factor == more) return std::max(common + known.top, kZero);
+    const auto exponent = [&](int64_t l) { return (bar.more ? bar.more[l] : 0) + (more ? more[l] : 0); };
+    int32_t top = exponent(0);
+    for (int64_t l = 1; l < room.used; ++l) top = std::max(top, exponent(l));
+    known.of.assign(at(room.lanes), T(0));
+    for (int64_t l = 0; l < room.used; ++l) known.of[at(l)] = scaled(T(1), exponent(l) - top);
+    known.bar = bar.more, known.factor = more, known.top = top;
+    return std::max(common + top, kZero);
+  }
+
+  static Plane<T> weighed(const Room& room, const Plane<T>& bar, int64_t count) {
+    const T* const weights = room.weights.of.data();
     const int64_t lanes = room.lanes;
-    std::vector<int32_t> exponents;
-    for (int64_t l = 0; l < room.used; ++l) exponents.push_back(bar.exponent(l) + (factor ? factor->exponent(l) : 0));
-    top = std::max(*std::max_element(exponents.begin(), exponents.end()), kZero);
-    std::vector<T> powers(at(lanes), T(0));
-    for (int64_t l = 0; l < room.used; ++l) powers[at(l)] = scaled(T(1), exponents[at(l)] - top);
     Plane<T> found;
     T* const to = found.make(count, lanes);
     for (int64_t i = 0; i < count * lanes; i += lanes)
-      for (int64_t l = 0; l < lanes; ++l) to[i + l] = bar.data[i + l] * powers[at(l)];
+      for (int64_t l = 0; l < lanes; ++l) to[i + l] = bar.data[i + l] * weights[l];
     return found;
   }
 
-  // Returns the largest magnitude of each lane.
-  std::vector<T> by_lanes(const Room& room, const Contraction& c, const void* lhs, const void* rhs, T* to) {
-    std::vector<T> most(at(room.lanes), T(0));
+  // Writes the largest magnitude of each lane, and returns whether one is far from 1.
+  bool by_lanes(const Room& room, const Contraction& c, const void* lhs, const void* rhs, T* to, T* most) {
+    std::fill(most, most + room.lanes, T(0));
+    const auto run = room.context.kernels.lane_sums;
+    if (c.step.count * c.step.choices < kWorthThreads || room.context.pool.threads() == 1) return over_lanes(room, c, lhs, rhs, to, most, run);
     std::mutex mutex;
+    bool is_far = false;
     over_runs(room.context, c.cells, c.step.count * c.step.choices, [&](int64_t from, int64_t end) {
       std::vector<T> own(at(room.lanes), T(0));
-      for (int64_t r = from; r < end; ++r) {
-        const Runs::Run cell = c.cells.run(r);
-        for (int64_t k = 0; k < c.choices.runs(); ++k) {
-          const Runs::Run choice = c.choices.run(k);
-          const T *const left = static_cast<const T*>(lhs) + cell.left + choice.left, *const right = rhs ? static_cast<const T*>(rhs) + cell.right + choice.right : nullptr;
-          room.context.kernels.lane_sums({kTypeOf<T>, room.lanes, cell.count, choice.count, left, right, c.left_has_lanes, c.right_has_lanes, k > 0, c.cells.left().data(),
-                                          c.cells.right().data(), c.choices.left().data(), c.choices.right().data(), to + cell.first * room.lanes, own.data()});
-        }
-      }
+      const bool is_own_far = over_lanes(room, c, lhs, rhs, to, own.data(), run, from, end);
       const std::lock_guard<std::mutex> lock(mutex);
-      for (int64_t l = 0; l < room.lanes; ++l) most[at(l)] = std::max(most[at(l)], own[at(l)]);
+      is_far |= is_own_far;
+      for (int64_t l = 0; l < room.lanes; ++l) most[l] = std::max(most[l], own[at(l)]);
     });
-    return most;
+    return is_far;
+  }
+
+  // A kernel for runs of cells; all, if `end` is negative.
+  static bool over_lanes(const Room& room, const Contraction& c, const void* lhs, const void* rhs, T* to, T* most, bool (*run)(const LaneSums&), int64_t from = 0, int64_t end = -1) {
+    const int64_t wide = c.has_lanes() ? room.lanes : 1;
+    constexpr double high = kHigh<T>, low = 1 / high;
+    bool is_far = false;
+    for (int64_t r = from; r < (end < 0 ? c.cells.runs() : end); ++r) {
+      const Runs::Run cell = c.cells.run(r);
+      for (int64_t k = 0; k < c.choices.runs(); ++k) {
+        const Runs::Run choice = c.choices.run(k);
+        const T *const left = static_cast<const T*>(lhs) + cell.left + choice.left, *const right = rhs ? static_cast<const T*>(rhs) + cell.right + choice.right : nullptr;
+        is_far |= run({kTypeOf<T>, room.lanes, cell.count, choice.count, left, right, c.left_has_lanes, c.right_has_lanes, k > 0, c.cells.left().data(), c.cells.right().data(),
+             c.choices.left().data(), c.choices.right().data(), to + cell.first * wide, most, low, high, room.weights.of.data()});
+      }
+    }
+    return is_far;
   }
 
   // Where each lane lies in a table; one place in a table without lanes.
-  std::vector<int64_t> places_of(const Room& room, int64_t table) const {
-    if (!layout_.has_lanes(table)) return {0};
-    return lane_offsets(plan_, table, room.first, room.lanes, layout_.lanes());
+  Places places_of(const Room& room, int64_t table) const {
+    if (!layout_.has_lanes(table)) return {};
+    return {plan_, table, room.first, room.lanes, layout_.lanes()};
   }
 
   // A table, and its tangents.
@@ -657,18 +829,20 @@ class Sums {
   Plane<T> read_tangent(const Room& room, int64_t table, const Plane<T>& value, const void* data) {
     if (!given_.is_log()) return read_plane(room, table, data);
     const S* const from = static_cast<const S*>(data);
-    const int64_t count = layout_.count(table), lanes = value.lanes();
-    const std::vector<int64_t> places = places_of(room, table);
+    const int64_t count = layout_.count(table), lanes = value.lanes;
+    T* const most = room.scratch.most.data();
+    const Places places = places_of(room, table);
     Plane<T> plane;
     T* const to = plane.make(count, lanes);
-    over_entries(plan_, table, {}, false, [&](int64_t entry, int64_t address) {
-      for (int64_t l = 0; l < lanes; ++l) {
-        const T weight = value.data[entry * lanes + l];
-        to[entry * lanes + l] = weight == T(0) ? T(0) : weight * static_cast<T>(from[address + places[at(l)]]);
-      }
+    over_entries(prepared_->entries[at(table)], [&](int64_t entry, int64_t address, const int64_t* entries, int64_t some) {
+      T* const own = to + entry * lanes;
+      const T* const weights = value.data + entry * lanes;
+      places.read(from + address, entries, some, lanes, own);
+      for (int64_t i = 0; i < some * lanes; ++i) own[i] = weights[i] == T(0) ? T(0) : weights[i] * own[i];
     });
-    plane.exponents = value.exponents;
-    normalize(plane, count, tools_.largest(to, count, lanes));
+    plane.common = value.common, plane.more = value.more;
+    tools_.largest(to, count, lanes, most);
+    normalize(plane, count, most);
     return plane;
   }
 
@@ -676,51 +850,58 @@ class Sums {
   Plane<T> read_scores(Room& room, int64_t table) {
     const S* const from = static_cast<const S*>(given_.table(table).data);
     const int64_t count = layout_.count(table), lanes = layout_.has_lanes(table) ? room.lanes : 1;
-    const std::vector<int64_t> places = places_of(room, table);
+    const Places places = places_of(room, table);
     constexpr T infinity = std::numeric_limits<T>::infinity();
-    std::vector<T> most(at(lanes), -infinity), least(at(lanes), infinity);
+    T *const most = room.scratch.first.data(), *const least = room.scratch.second.data(), *const sizes = room.scratch.most.data();
+    std::fill(most, most + lanes, -infinity), std::fill(least, least + lanes, infinity);
     Plane<T> plane;
     T* const to = plane.make(count, lanes);
     bool is_known = true;
-    over_entries(plan_, table, {}, false, [&](int64_t entry, int64_t address) {
-      for (int64_t l = 0; l < lanes; ++l) {
-        const T score = static_cast<T>(from[address + places[at(l)]]);
-        to[entry * lanes + l] = score;
-        most[at(l)] = score > most[at(l)] ? score : most[at(l)];
-        least[at(l)] = score < least[at(l)] && score != -infinity ? score : least[at(l)];
-        is_known &= score < infinity;  // nor NaN
-      }
+    over_entries(prepared_->entries[at(table)], [&](int64_t entry, int64_t address, const int64_t* entries, int64_t some) {
+      places.read(from + address, entries, some, lanes, to + entry * lanes);
+      for (int64_t i = entry; i < entry + some; ++i)
+        for (int64_t l = 0; l < lanes; ++l) {
+          const T score = to[i * lanes + l];
+          most[l] = score > most[l] ? score : most[l];
+          least[l] = score < least[l] && score != -infinity ? score : least[l];
+          is_known &= score < infinity;  // nor NaN
+        }
     });
     for (int64_t l = 0; l < lanes; ++l) {
-      if (most[at(l)] == -infinity) most[at(l)] = T(0);  // of an impossible table
-      else is_known &= most[at(l)] - least[at(l)] < kLost * std::log(2.0) * given_.ask.temperature;
-      room.offsets[at(l)] += most[at(l)];
+      if (most[l] == -infinity) most[l] = T(0);  // of an impossible table
+      else is_known &= most[l] - least[l] < kLost * std::log(2.0) * given_.ask.temperature;
+      room.offsets[at(l)] += most[l];
     }
     const Folds folds = kernels_.folds(kTypeOf<T>, Algebra::kLogSumExp);
-    if (lanes == 1) folds.weights(to, nullptr, count, most.data(), 0, given_.ask.temperature, to);
-    else for (int64_t i = 0; i < count; ++i) folds.weights(to + i * lanes, nullptr, lanes, most.data(), 1, given_.ask.temperature, to + i * lanes);
-    normalize(plane, count, tools_.largest(to, count, lanes));
+    if (lanes == 1) folds.weights(to, nullptr, count, most, 0, given_.ask.temperature, to);
+    else for (int64_t i = 0; i < count; ++i) folds.weights(to + i * lanes, nullptr, lanes, most, 1, given_.ask.temperature, to + i * lanes);
+    tools_.largest(to, count, lanes, sizes);
+    normalize(plane, count, sizes);
     if (!is_known) is_lost_ = true;
     return plane;
   }
 
   // Whether a lane has entries that are not 0 so far below its largest one that their products may be lost.
-  static bool loses(const T* x, int64_t count, const std::vector<T>& most) {
-    const auto lanes = static_cast<int64_t>(most.size()), wide = lanes == 1 ? int64_t{8} : lanes;
-    std::vector<T> least(at(wide), std::numeric_limits<T>::infinity());
-    T* const to = least.data();
+  static bool loses(const T* x, int64_t count, int64_t lanes, const T* most) {
+    constexpr int64_t few = 8;
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    T least_of_one[few];
+    std::vector<T> least_of_many(lanes == 1 ? 0 : at(lanes));
+    T* const least = lanes == 1 ? least_of_one : least_of_many.data();
+    const int64_t wide = lanes == 1 ? few : lanes;
+    std::fill(least, least + wide, infinity);
     int64_t i = 0;
     for (; i + wide <= count * lanes; i += wide)
       for (int64_t l = 0; l < wide; ++l) {
-        const T y = x[i + l] > T(0) ? x[i + l] : std::numeric_limits<T>::infinity();
-        to[l] = y < to[l] ? y : to[l];
+        const T y = x[i + l] > T(0) ? x[i + l] : infinity;
+        least[l] = y < least[l] ? y : least[l];
       }
-    for (; i < count * lanes; ++i) to[0] = x[i] > T(0) ? std::min(to[0], x[i]) : to[0];
+    for (; i < count * lanes; ++i) least[0] = x[i] > T(0) ? std::min(least[0], x[i]) : least[0];
     const T rate = power_of_two<T>(-kLost);
     bool is_lost = false;
     for (int64_t l = 0; l < wide; ++l) {
-      const T top = most[lanes == 1 ? 0 : at(l)];
-      is_lost |= !(top < std::numeric_limits<T>::infinity()) || to[l] < top * rate;
+      const T top = most[lanes == 1 ? 0 : l];
+      is_lost |= !(top < infinity) || least[l] < top * rate;
     }
     return is_lost;
   }
@@ -728,30 +909,31 @@ class Sums {
   Plane<T> read_plane(const Room& room, int64_t table, const void* data) {
     const S* const from = static_cast<const S*>(data);
     const int64_t count = layout_.count(table);
+    T* const most = room.scratch.most.data();
     Plane<T> plane;
     if (layout_.has_lanes(table)) {
-      const std::vector<int64_t> lanes = places_of(room, table);
+      const Places places = places_of(room, table);
       T* const to = plane.make(count, room.lanes);
-      bool is_last = true;  // lanes lie side by side
-      for (int64_t l = 0; l < room.lanes; ++l) is_last &= lanes[at(l)] == lanes[0] + l;
-      over_entries(plan_, table, {}, false, [&](int64_t entry, int64_t address) {
-        if (is_last) std::copy(from + address + lanes[0], from + address + lanes[0] + room.lanes, to + entry * room.lanes);
-        else for (int64_t l = 0; l < room.lanes; ++l) to[entry * room.lanes + l] = from[address + lanes[at(l)]];
+      over_entries(prepared_->entries[at(table)], [&](int64_t entry, int64_t address, const int64_t* entries, int64_t some) {
+        places.read(from + address, entries, some, room.lanes, to + entry * room.lanes);
       });
-      normalize(plane, count, tools_.largest(to, count, room.lanes));
+      tools_.largest(to, count, room.lanes, most);
+      normalize(plane, count, most);
       return plane;
     }
     if constexpr (std::is_same<S, T>::value) {
-      const int32_t power = excess(tools_.largest(from, count, 1)[0]);
+      tools_.largest(from, count, 1, most);
+      const int32_t power = excess(most[0]);
       if (power == kZero || std::abs(power) <= kFar<T>) {  // where it lies
         plane.data = from;
-        plane.exponents = {power == kZero ? kZero : 0};
+        plane.common = power == kZero ? kZero : 0;
         return plane;
       }
     }
     T* const to = plane.make(count, 1);
     std::copy(from, from + count, to);
-    normalize(plane, count, tools_.largest(to, count, 1));
+    tools_.largest(to, count, 1, most);
+    normalize(plane, count, most);
     return plane;
   }
 
@@ -785,11 +967,11 @@ class Sums {
     for (int64_t l = 0; l < room.used; ++l)
       for (int64_t i = 0; i < cells; ++i) {
         const int64_t to = (room.first + l) * cells + addresses[at(i)];
-        const T x = plane.data ? plane.data[i * plane.lanes() + l] : T(0);
+        const T x = plane.data ? plane.data[i * plane.lanes + l] : T(0);
         int64_t exponent = plane.data ? plane.exponent(l) : 0;
         if (given_.is_log()) {
           const Plane<T>& sums = last[0];
-          const T sum = sums.data[i * sums.lanes() + l];
+          const T sum = sums.data[i * sums.lanes + l];
           if (given_.order == 0) out[to] = static_cast<S>(given_.ask.temperature * (std::log(sum) + exponent * std::log(2.0)) + shared_offset_ + room_offset(room, l));
           else out[to] = static_cast<S>(sum == T(0) ? T(0) : scaled(x / sum, exponent - sums.exponent(l)));
           continue;
@@ -820,6 +1002,7 @@ class Sums {
     Planes<T> planes(planes_);
     T* const to = planes.back().make(cells, room.lanes);
     std::fill(to, to + cells * room.lanes, T(0));
+    std::unique_ptr<int32_t[]> exponents(new int32_t[at(room.lanes)]);
     for (int64_t l = 0; l < room.lanes; ++l) {  // the last lane again for those beyond it, since zeros would be far from 1
       const int64_t base = (room.first + std::min(l, room.used - 1)) * cells;
       int32_t top = kZero;
@@ -827,14 +1010,15 @@ class Sums {
       const auto entry = [&](int64_t i) {
         const T bar = static_cast<T>(given[base + addresses[at(i)]]);
         if (!given_.is_log()) return bar;
-        const T sum = last.data[i * last.lanes() + l];
+        const T sum = last.data[i * last.lanes + l];
         return sum == T(0) ? T(0) : bar / sum;
       };
       for (int64_t i = 0; i < cells; ++i)
         if (entry(i) != T(0)) top = std::max(top, (std::isfinite(entry(i)) ? std::ilogb(entry(i)) : 0) - exponent(i));
       for (int64_t i = 0; i < cells; ++i) to[i * room.lanes + l] = entry(i) == T(0) ? T(0) : scaled(entry(i), -int64_t{exponent(i)} - top);
-      planes.back().exponents[at(l)] = top;
+      exponents[at(l)] = top;
     }
+    planes.back().set_exponents(std::move(exponents));
     return planes;
   }
 
@@ -846,20 +1030,20 @@ class Sums {
       const Step& step = plan_.steps[at(s)];
       for (const bool is_right : {false, true}) {
         const int64_t operand = is_right ? step.right : step.left, other = is_right ? step.left : step.right;
-        if (operand < 0 || !is_moving_[at(operand)]) continue;
+        if (operand < 0 || !prepared_->is_moving[at(operand)]) continue;
         const bool sums_lanes = with_lanes && !layout_.has_lanes(operand);
-        const Contraction& c = backward_[at(2 * s + is_right)];
+        const Contraction& c = prepared_->backward[at(2 * s + is_right)];
         Planes<T>& to = sums_lanes ? (*totals)[at(operand)] : room.bars[at(operand)];
         for (size_t set = 0; set < planes_; ++set) {
           const Plane<T>& bar = room.bars[at(number)].size() > set ? room.bars[at(number)][set] : none_;
           if (!bar.data) continue;
           if (other < 0) {
-            gather(to, set, product(room, c, bar, nullptr, false), c.count);
+            gather(room, to, set, product(room, c, bar, nullptr, false), c.count);
             continue;
           }
           for (size_t part = set;; part = (part - 1) & set) {
             const Plane<T>& factor = value(room, other)[set ^ part];
-            if (factor.data) gather(to, part, product(room, c, bar, &factor, false), c.count);
+            if (factor.data) gather(room, to, part, product(room, c, bar, &factor, false), c.count);
             if (part == 0) break;
           }
         }
@@ -876,14 +1060,26 @@ class Sums {
       const Plane<T>& bar = room.bars[at(i)][0];
       S* const to = static_cast<S*>(given_.ask.results[active].data);
       const Plane<T>& weights = value(room, i)[0];
-      const std::vector<int64_t> lanes = places_of(room, i);
-      const int64_t wide = bar.lanes();
-      std::vector<Power<T>> powers(bar.exponents.begin(), bar.exponents.end());
-      over_entries(plan_, i, layout_.distinct(i), true, [&](int64_t entry, int64_t address) {
+      const Places places = places_of(room, i);
+      const int64_t wide = bar.lanes;
+      std::vector<Power<T>> powers;
+      std::vector<int64_t> exponents;
+      for (int64_t l = 0; l < wide; ++l) {
+        exponents.push_back(int64_t{bar.exponent(l)} + (given_.is_log() ? weights.exponent(l) : 0));
+        powers.emplace_back(exponents.back());
+      }
+      over_entries(prepared_->diagonals[at(i)], [&](int64_t entry, int64_t address, const int64_t* entries, int64_t some) {
         for (int64_t l = 0; l < room.used; ++l) {
-          const T found = bar.data[entry * wide + l];
-          if (!given_.is_log()) to[address + lanes[at(l)]] += static_cast<S>(powers[at(l)].of(found, bar.exponents[at(l)]));
-          else if (const T weight = weights.data[entry * wide + l]; weight != T(0)) to[address + lanes[at(l)]] += static_cast<S>(scaled(found * weight, int64_t{bar.exponents[at(l)]} + weights.exponents[at(l)]));
+          S* const own = to + address + places.at(l);
+          for (int64_t k = 0; k < some; ++k) {
+            T found = bar.data[(entry + k) * wide + l];
+            if (given_.is_log()) {
+              const T weight = weights.data[(entry + k) * wide + l];
+              if (weight == T(0)) continue;
+              found *= weight;
+            }
+            own[entries[k]] += static_cast<S>(powers[at(l)].of(found, exponents[at(l)]));
+          }
         }
       });
     }
@@ -895,11 +1091,10 @@ class Sums {
   const Plan& plan_;
   const Kernels& kernels_;
   const Tools tools_;
-  const Layout layout_;
   const size_t planes_;
+  const std::shared_ptr<const Prepared> prepared_;
+  const Layout& layout_;
   std::vector<Planes<T>> shared_;  // values without lanes
-  std::vector<bool> is_moving_;
-  std::vector<Contraction> forward_, backward_;
   double shared_offset_ = 0;
   std::atomic<bool> is_lost_{false};
   const Plane<T> none_{};

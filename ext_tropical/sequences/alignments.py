@@ -90,8 +90,8 @@ def align(
     first sequence in a stretch of the second. Without `gap` it is subsequence time warping. A gap
     at a free end is always left out, so the columns neither begin nor end with it, and each
     alignment counts once. At one end elements of one sequence alone are left out, which may be all.
-    "second begin" makes H[0, j] = 0, after which a gap opens, or a time warping begins with the pair
-    of 1 and j + 1; with "second end" an alignment ends at any [m, j], there not with an element of
+    "second begin" makes H[0, j] = 0, after which a gap opens, or a warping begins with the pair of
+    1 and j + 1; with "second end" an alignment ends at any [m, j], there not with an element of
     the second sequence in a gap. "first begin" and "first end" do the same with H[i, 0] and [i, n].
 
     Under log_sum_exp(T) the score is that of all alignments together. The negative of the score of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from ext_tropical import align, align_symbols, log_sum_exp
+from ext_tropical import align, align_symbols, log_sum_exp, min_plus
 from ext_tropical.native.library import in_program, native, outputs_of
 from ext_tropical.sequences.alignment_inputs import FreeEnd
 from ext_tropical.sequences.alignment_op import attributes
