@@ -4,7 +4,8 @@ loop in jnp, or opt_einsum with NumPy.
 A tree of 200 leaves, whose likelihood at 500 sites is one batch (float32), beside a loop over its
 branches in jnp; also from the logs of its tables, as `log_partition`. Detectors of a noisy
 repetition code, whose syndromes are a batch (float64), beside opt_einsum with NumPy, one syndrome
-after another. A random regular graph of bonds of 3 values, beside opt_einsum with NumPy.
+after another. Random graphs, lattices and a tree of tensors, beside opt_einsum with NumPy, and its
+first call under jit.
 
     python -m benchmarks.sum_product [--leaves 200] [--sites 500] [--rounds 40] [--vertices 60]
 """
@@ -28,12 +29,15 @@ from .measure import header, lowest
 
 
 class Row(NamedTuple):
-    """Seconds: of a first and of a later call, and of a later one of the peer."""
+    """Seconds: of a first and of a later call, of a later one of the peer, and of the first one of
+    the peer under jit, where it was asked for.
+    """
 
     kind: str
     first: float
     later: float
     peer: float
+    compiled: float | None = None
 
 
 def timed(kind: str, ours: Callable[[], Any], peer: Callable[[], Any], per: int = 1) -> Row:
@@ -151,22 +155,43 @@ def detectors(rounds: int) -> list[Row]:
     return [timed(f"{len(flips)} mechanisms, {rounds} rounds, a syndrome", ours, peer, count)]
 
 
-# --- graphs ---------------------------------------------------------------------------------------
+# --- networks of tensors --------------------------------------------------------------------------
+
+Bonds = list[tuple[int, int]]
 
 
-def graphs(vertices: int) -> list[Row]:
-    """The value of a random graph of three bonds at each vertex."""
-    rng = np.random.default_rng(2)
-    ends = rng.permutation(np.repeat(np.arange(vertices), 3)).reshape(-1, 2)
-    labels: list[list[str]] = [[] for _ in range(vertices)]
-    for bond, (one, other) in enumerate(ends):
-        if one != other:
-            labels[one].append(opt_einsum.get_symbol(bond))
-            labels[other].append(opt_einsum.get_symbol(bond))
-    terms = ["".join(x) for x in labels]
-    tables = [rng.normal(size=(3,) * len(x)) / 2 for x in labels]
-    equation = ",".join(terms) + "->"
-    path = opt_einsum.contract_path(equation, *tables)[0]
+def random_graph(vertices: int, degree: int, seed: int) -> Bonds:
+    """Bonds between vertices, of which each has so many; without those of a vertex with itself."""
+    ends = np.random.default_rng(seed).permutation(np.repeat(np.arange(vertices), degree))
+    return [(one, other) for one, other in ends.reshape(-1, 2).tolist() if one != other]
+
+
+def lattice(*sides: int) -> Bonds:
+    """Bonds between neighbours of a square or cubic lattice."""
+    place = np.arange(np.prod(sides)).reshape(sides)
+    bonds = []
+    for axis in range(len(sides)):
+        along = np.moveaxis(place, axis, 0)
+        bonds += zip(along[:-1].ravel().tolist(), along[1:].ravel().tolist(), strict=True)
+    return bonds
+
+
+def random_tree(vertices: int) -> Bonds:
+    """Bonds of each vertex but the first one with an earlier one."""
+    rng = np.random.default_rng(3)
+    return [(int(rng.integers(i)), i) for i in range(1, vertices)]
+
+
+def contraction(name: str, bonds: Bonds, size: int) -> Row:
+    """The value of a network that has a tensor at each vertex."""
+    terms: dict[int, str] = {}
+    for number, bond in enumerate(bonds):
+        for vertex in bond:
+            terms[vertex] = terms.get(vertex, "") + opt_einsum.get_symbol(number)
+    rng = np.random.default_rng(4)
+    tables = [rng.normal(size=(size,) * len(x)) / 2 for x in terms.values()]
+    equation = ",".join(terms.values()) + "->"
+    path = opt_einsum.contract_path(equation, *tables, optimize="random-greedy")[0]
 
     def ours() -> jax.Array:
         return tropical_einsum(equation, *tables, semiring=sum_product, optimize=path)
@@ -174,18 +199,39 @@ def graphs(vertices: int) -> list[Row]:
     def peer() -> np.ndarray:
         return np.asarray(opt_einsum.contract(equation, *tables, optimize=path))
 
-    return [timed(f"graph of {vertices} vertices, 3 values", ours, peer)]
+    row = timed(f"{name}, {size} values", ours, peer)
+    whole = jax.jit(lambda *x: opt_einsum.contract(equation, *x, optimize=path, backend="jax"))
+    start = time.perf_counter()
+    jax.block_until_ready(whole(*tables))
+    return row._replace(compiled=time.perf_counter() - start)
+
+
+def networks(vertices: int) -> list[Row]:
+    """Random graphs, lattices and a tree, as cotengra's generators make them."""
+    side, edge = round(vertices ** (1 / 2)), round(vertices ** (1 / 3))
+    few = vertices // 4 * 2
+    return [
+        contraction(f"graph of {vertices} vertices, degree 3", random_graph(vertices, 3, 2), 3),
+        contraction(f"graph of {vertices} vertices, degree 4", random_graph(vertices, 4, 5), 2),
+        contraction(f"graph of {few} vertices, degree 5", random_graph(few, 5, 6), 2),
+        contraction(f"lattice {side} x {side}", lattice(side, side), 3),
+        contraction(f"lattice {side} x {side}", lattice(side, side), 2),
+        contraction(f"lattice {edge} x {edge} x {edge}", lattice(edge, edge, edge), 2),
+        contraction(f"tree of {3 * vertices} vertices", random_tree(3 * vertices), 2),
+    ]
 
 
 def main(leaves: int = 200, sites: int = 500, rounds: int = 40, vertices: int = 60) -> list[Row]:
     """Measure, and print a line for each."""
     jax.config.update("jax_enable_x64", True)
     print(header(__doc__))
-    print(f"{'ms':58}{'first':>10}{'later':>9}{'peer':>9}{'ratio':>7}")
-    rows = [*tree(leaves, sites), *detectors(rounds), *graphs(vertices)]
+    print(f"{'ms':58}{'first':>10}{'later':>9}{'peer':>9}{'ratio':>7}{'jit first':>11}")
+    rows = [*tree(leaves, sites), *detectors(rounds), *networks(vertices)]
     for row in rows:
-        told = [f"{1e3 * x:.2f}" for x in row[1:]]
-        print(f"{row.kind:58}{told[0]:>10}{told[1]:>9}{told[2]:>9}{row.later / row.peer:>7.2f}")
+        told = [f"{1e3 * x:.2f}" for x in (row.first, row.later, row.peer)]
+        compiled = "" if row.compiled is None else f"{1e3 * row.compiled:.0f}"
+        ratio = f"{row.later / row.peer:.2f}"
+        print(f"{row.kind:58}{told[0]:>10}{told[1]:>9}{told[2]:>9}{ratio:>7}{compiled:>11}")
     return rows
 
 

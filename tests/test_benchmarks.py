@@ -110,8 +110,8 @@ def test_wide_networks(capsys):
 
 
 def test_sum_product(capsys):
-    rows = sum_product.main(leaves=5, sites=3, rounds=3, vertices=6)
-    assert len(rows) == 6
+    rows = sum_product.main(leaves=5, sites=3, rounds=3, vertices=12)
+    assert len(rows) == 12
     assert all(min(row.first, row.later, row.peer) > 0 for row in rows)
     assert "opt_einsum" in capsys.readouterr().out
 
