@@ -226,8 +226,9 @@ def test_generated_networks_are_exact_up_to_rounding(part):
 
 
 def check_derivatives(seed):
-    """Both routes of each derivative, against finite differences along the tangents: the value is
-    linear in each table, so that differences are exact up to rounding.
+    """Each derivative against finite differences along the tangents: the value is linear in each
+    table, so that differences are exact up to rounding. One of them, in turn, by both routes: a
+    loop in standard ops compiles for a second.
     """
     equation, tables = generated(seed)
     tables = [x / max(np.abs(x).max(initial=0), 1e-300) for x in tables]
@@ -250,11 +251,13 @@ def check_derivatives(seed):
         return np.einsum(equation, *moved) * 2.0**-exponents
 
     second = (value(1, 1) - value(1, -1) - value(-1, 1) + value(-1, -1)) / 4
+    turn = seed % 4
     for order, wanted in ((1, None), (2, second)):
         op = NetworkSumDerivative(text, active, order)
         inputs = [*tables, exponents, *itertools.chain(*along[:order])]
         (found,) = apply(op, *inputs)
-        equal(found, op.lower_to_standard_ops(*map(jnp.asarray, inputs)))
+        if turn == order - 1:
+            equal(found, op.lower_to_standard_ops(*map(jnp.asarray, inputs)))
         if wanted is not None:
             equal(found, wanted, 1e-10)
     bar = rng.normal(size=shape)
@@ -262,7 +265,8 @@ def check_derivatives(seed):
         op = NetworkSumDerivative(text, active, order, is_transposed=True)
         inputs = [*tables, exponents, bar, *itertools.chain(*along[:order])]
         found = apply(op, *inputs)
-        equal(found, op.lower_to_standard_ops(*map(jnp.asarray, inputs)))
+        if turn == order + 2:
+            equal(found, op.lower_to_standard_ops(*map(jnp.asarray, inputs)))
         # The transpose: of any tangents t the product with them is the derivative along t too.
         last = NetworkSumDerivative(text, active, order + 1)
         (moved,) = apply(last, *tables, exponents, *itertools.chain(*along[: order + 1]))
