@@ -114,26 +114,30 @@ class QuestionInLanes(Question):
         return self.complete_form.lower_to_standard_ops(*self.completed(inputs))
 
     def _symbolic_lane(self, inputs: Sequence[jax.Array]) -> str | None:
-        """A label of a symbolic size, if these are labels of the output alone."""
-        sizes: dict[str, Any] = {}
-        for term, x in zip(self.arrays.inputs, inputs, strict=True):
-            sizes.update(zip(term, x.shape, strict=True))
-        symbolic = [label for label, size in sizes.items() if not isinstance(size, int)]
-        are_lanes = set(symbolic) <= set(self.network.equation.output)
-        return symbolic[0] if are_lanes else None
+        """A label of a symbolic size, if such are labels of the output, and none has a diagonal."""
+        symbolic, output = "", self.network.equation.output
+        for term, x in zip(map("".join, self.arrays.inputs), inputs, strict=True):
+            for label, size in zip(term, x.shape, strict=True):
+                if isinstance(size, int):
+                    continue
+                if label not in output or term.count(label) > 1:
+                    return None
+                symbolic = label
+        return symbolic
 
     def _mapped(self, lane: str, inputs: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        """The op of an element, mapped along a lane."""
+        """The op of an element, mapped along a lane; summed where a cotangent lacks it."""
         own, outputs = self.arrays.inputs, self.complete_arrays.outputs
         given = [term.replace(lane, "") for term in map("".join, own)]
         element = self._complete_or(without_label(self.network, lane), given, -1)
         in_axes = [term.index(lane) if lane in term else None for term in map("".join, own)]
-        out_axes = [term.index(lane) for term in map("".join, outputs)]
+        out_axes = [term.find(lane) for term in map("".join, outputs)]
 
         def run(*arrays: jax.Array) -> list[jax.Array]:
             return list(element.lower_to_standard_ops(*arrays) or ())
 
-        return jax.vmap(run, in_axes, out_axes)(*inputs)
+        found = jax.vmap(run, in_axes, [max(axis, 0) for axis in out_axes])(*inputs)
+        return [jnp.sum(x, 0) if axis < 0 else x for x, axis in zip(found, out_axes, strict=True)]
 
     def batched(
         self, in_axes: tuple[int | None, ...]

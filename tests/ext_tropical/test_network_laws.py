@@ -17,6 +17,7 @@ from ext_tropical import (
     best_assignment,
     log_sum_exp,
     plan_tropical_einsum,
+    sum_product,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
@@ -241,9 +242,13 @@ OF_BATCHES = {
     "gradient of the entropy": jax.grad(entropy_of_ring),
     "Hessian of a sum": jax.hessian(sum_of_ring),
 }
+SECOND = ("Hessian", "gradient of the entropy", "Hessian of a sum")
 
 
-@pytest.mark.parametrize("question", OF_BATCHES)
+@pytest.mark.parametrize(
+    "question",
+    ["gradient", "marginals", *(pytest.param(x, marks=pytest.mark.slow) for x in SECOND)],
+)
 def test_derivatives_of_a_symbolic_batch_are_exported(question):
     run = jax.jit(jax.vmap(OF_BATCHES[question]))
     (size,) = jax.export.symbolic_shape("n")
@@ -253,11 +258,31 @@ def test_derivatives_of_a_symbolic_batch_are_exported(question):
     chex.assert_trees_all_close(program.call(batch), run(batch), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("semiring", [log_sum_exp(0.5), sum_product], ids=repr)
+def test_a_symbolic_label_of_the_output_is_exported(semiring):
+    """Tables with and without the label have gradients."""
+    rng = np.random.default_rng(0)
+    shapes = [(3, 2), (2, 3), (3, 2)]
+    tables = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+    def squares(*tables):
+        found = tropical_einsum("na,ab,bc,nc->n", *tables, tables[0], semiring=semiring)
+        return (found**2).sum()
+
+    run = jax.jit(jax.grad(squares, argnums=(0, 1, 2)))
+    (size,) = jax.export.symbolic_shape("n")
+    metas = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tables]
+    metas[0] = jax.ShapeDtypeStruct((size, 2), np.float32)
+    program = jax.export.export(run)(*metas)
+    chex.assert_trees_all_close(program.call(*tables), run(*tables), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("compiles", [False, True])
 def test_an_empty_batch_has_empty_answers(compiles):
     empty = np.zeros((0, 2, 2), np.float32)
     questions = [
-        *OF_BATCHES.values(),
+        OF_BATCHES["gradient"],
+        marginals_of_ring,
         log_partition_of_ring,
         lambda x: ring(x).slog_sum_product(),
         lambda x: ring(x).best().value,
