@@ -291,6 +291,24 @@ def test_numbers_that_leave_their_range(steps, censored):
             chex.assert_trees_all_close(found, want, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("is_entered", [True, False])
+def test_a_state_of_no_sequence_beside_large_scores(is_entered):
+    """What durations and moves add is beyond float64 together, and stands beside sums of 0."""
+    initial, moves, durations = np.zeros(3), np.zeros((1, 3, 3)), np.zeros((3, 2))
+    seen = np.zeros((10, 3))
+    initial[2], durations[2, 0], seen[:, 2], seen[-1, 2] = -np.inf, 290, -60, -np.inf
+    if is_entered:  # but never left
+        moves[0, 2], moves[0, 0, 2] = -np.inf, 290
+    else:
+        moves[0, :, 2], moves[0, 2, 0] = -np.inf, 290
+    uses = Chain(initial, moves, seen, durations=durations).marginals()
+    two = Chain(initial[:2], moves[:, :2, :2], seen[:, :2], durations=durations[:2]).marginals()
+    np.testing.assert_allclose(uses.log_partition, two.log_partition, rtol=1e-13)
+    assert not np.asarray(uses.durations)[2].any()
+    np.testing.assert_allclose(uses.durations[:2], two.durations, rtol=1e-12)
+    np.testing.assert_allclose(uses.states[:, :2], two.states, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("censored", [False, True])
 def test_as_a_chain_of_more_states(censored):
     """Scores, posteriors and sequences of the chain of states (s, times left). What a censored one
