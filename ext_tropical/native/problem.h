@@ -177,7 +177,7 @@ struct Kernels {
   Folds (*folds)(Type, Algebra);
   // Whether a largest magnitude is below `low`, or not below `high`.
   bool (*lane_sums)(const LaneSums&);
-  // The same where lanes, which are whole vectors of 64 bytes, are summed as well: times their weights; lhs has lanes.
+  // The same where lanes are summed as well, times their weights; lhs has lanes.
   bool (*lane_dots)(const LaneSums&);
   // The same largest magnitudes, of entries of kF32 or kF64 that lie as (count, lanes).
   void (*magnitudes)(Type, const void* entries, int64_t count, int64_t lanes, void* largest);

@@ -770,7 +770,7 @@ class Sums {
     Plane<T> found;
     T* const to = found.make(count, lanes);
     for (int64_t i = 0; i < count * lanes; i += lanes)
-      for (int64_t l = 0; l < lanes; ++l) to[i + l] = bar.data[i + l] * weights[l];
+      for (int64_t l = 0; l < lanes; ++l) to[i + l] = l < room.used ? bar.data[i + l] * weights[l] : T(0);
     return found;
   }
 
@@ -793,7 +793,7 @@ class Sums {
 
   // A kernel for runs of cells; all, if `end` is negative.
   static bool over_lanes(const Room& room, const Contraction& c, const void* lhs, const void* rhs, T* to, T* most, bool (*run)(const LaneSums&), int64_t from = 0, int64_t end = -1) {
-    const int64_t wide = c.has_lanes() ? room.lanes : 1;
+    const int64_t wide = c.has_lanes() ? room.lanes : 1, lanes = c.is_for_dots ? room.used : room.lanes;
     constexpr double high = kHigh<T>, low = 1 / high;
     bool is_far = false;
     for (int64_t r = from; r < (end < 0 ? c.cells.runs() : end); ++r) {
@@ -801,7 +801,7 @@ class Sums {
       for (int64_t k = 0; k < c.choices.runs(); ++k) {
         const Runs::Run choice = c.choices.run(k);
         const T *const left = static_cast<const T*>(lhs) + cell.left + choice.left, *const right = rhs ? static_cast<const T*>(rhs) + cell.right + choice.right : nullptr;
-        is_far |= run({kTypeOf<T>, room.lanes, cell.count, choice.count, left, right, c.left_has_lanes, c.right_has_lanes, k > 0, c.cells.left().data(), c.cells.right().data(),
+        is_far |= run({kTypeOf<T>, lanes, cell.count, choice.count, left, right, c.left_has_lanes, c.right_has_lanes, k > 0, c.cells.left().data(), c.cells.right().data(),
              c.choices.left().data(), c.choices.right().data(), to + cell.first * wide, most, low, high, room.weights.of.data()});
       }
     }

@@ -94,8 +94,9 @@ class SumQuestion(Question):
 class NetworkSum(SumQuestion):
     """The sum over all labels that the output lacks of the products of the tables' entries.
 
-    Every intermediate result has a power of two beside it, so that none is beyond the range of the
-    dtype if the value is not.
+    Every intermediate result has a power of two beside it, one for each element of a batch, by its
+    largest entry, so that none is beyond the range of the dtype if the value is not. Entries below
+    its largest times 1e-230 may be lost; in large steps of float32, 1e-30.
 
     Attributes:
       plan: the order of contractions, as text: "ab,bc,cd->ad|0,1:ac|2,3:ad".

@@ -294,9 +294,12 @@ def test_numbers_that_leave_their_range(steps, censored):
 @pytest.mark.parametrize("is_entered", [True, False])
 def test_a_state_of_no_sequence_beside_large_scores(is_entered):
     """What durations and moves add is beyond float64 together, and stands beside sums of 0."""
-    initial, moves, durations = np.zeros(3), np.zeros((1, 3, 3)), np.zeros((3, 2))
-    seen = np.zeros((10, 3))
-    initial[2], durations[2, 0], seen[:, 2], seen[-1, 2] = -np.inf, 290, -60, -np.inf
+    initial, moves = np.zeros(3), np.zeros((1, 3, 3))
+    durations, seen = np.zeros((3, 2)), np.zeros((10, 3))
+    initial[2] = -np.inf
+    durations[2, 0] = 290
+    seen[:, 2] = -60
+    seen[-1, 2] = -np.inf
     if is_entered:  # but never left
         moves[0, 2], moves[0, 0, 2] = -np.inf, 290
     else:

@@ -112,6 +112,23 @@ def test_a_batch_is_its_elements(inside, axes):
         equal(squares_of(run)(*tables), squares_of(wanted)(*tables), 1e-9)
 
 
+@pytest.mark.parametrize("count", [7, 8, 9, 200])
+def test_an_infinite_entry_of_the_last_element(count):
+    """Its gradient by a table that all elements share: memory of more elements has no part in it."""
+    batch = np.ones((count, 2, 3))
+    batch[-1, 1, 2] = np.inf
+    shared, ones = np.ones((3, 2)), np.ones(2)
+
+    def one(x, shared):
+        return tropical_einsum("ij,jk,k->", x, shared, ones, semiring=sum_product)
+
+    def total(shared):
+        return jax.vmap(one, (0, None))(batch, shared).sum()
+
+    found = np.asarray(jax.grad(total)(shared))
+    np.testing.assert_array_equal(found, [[2 * count] * 2, [2 * count] * 2, [np.inf] * 2])
+
+
 def test_lanes_have_bits_of_their_own():
     """An element of a batch has the same bits whichever place it has, and however many there are."""
     tables = tables_of(EQUATION, SIZES)
