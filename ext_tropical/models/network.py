@@ -451,9 +451,9 @@ class Network(Products):
 
         Gradient: any order, forward and reverse.
 
-        Cost: a best assignment, from which scores are taken, and the gradient of `log_partition`.
-        Inside transforms the gradient alone by a table of zeros takes a fifth for the smallest
-        tables, with their own precision. A batch of `vmap` is one call on CPU for each of both.
+        Cost: that of a best assignment, from whose entries scores are taken, and of the gradient of
+        `log_partition`. Inside jit both together take five to seven times the gradient alone, for
+        batches of tables of 4 and of 30 values. A batch of `vmap` is one call on CPU for each.
 
         Example:
           >>> print(Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).marginals()["a"].round(4))

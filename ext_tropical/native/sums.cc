@@ -10,6 +10,8 @@
 //
 // Log-sum-exp is the logarithm of a sum of exponentials of scores, in float64. It is certified: in each value the entries of a lane that are not 0
 // must be at least 2^-kLost of the largest, so that no product of two of them is lost. Else the caller sums another way.
+//
+// What all calls of a plan have in common is prepared once for the last plans: strides, and which way each product is taken.
 #include "sums.h"
 
 #include <atomic>

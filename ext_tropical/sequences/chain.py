@@ -134,8 +134,8 @@ class Chain:
     first.
 
     With durations the cost is T S (D + S) time, and memory for 2 T S numbers of 64 bits. The native
-    kernel adds in double, whatever the dtype. With k, for second derivatives,
-    and for `entropy` of `censored` durations and of scores of 1e4 and more, a loop in standard ops
+    kernel adds in double, whatever the dtype. With k, for second derivatives, and
+    for `entropy` of `censored` durations and of scores of 1e4 and more, a loop in standard ops
     keeps D S k numbers, and under log_sum_exp those of sqrt(T) times; it adds in the tables' dtype,
     as `log_prob` does, and compiles for some seconds. Columns and bands
     become arrays of all states. Durations that are longer than the length have no influence, unless
