@@ -452,7 +452,7 @@ class Network(Products):
         Gradient: any order, forward and reverse.
 
         Cost: that of a best assignment, from whose entries scores are taken, and of the gradient of
-        `log_partition`. Inside jit both together take five to seven times the gradient alone, for
+        `log_partition`. Inside jit both together take five to eight times the gradient alone, for
         batches of tables of 4 and of 30 values. A batch of `vmap` is one call on CPU for each.
 
         Example:
